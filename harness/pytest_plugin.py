@@ -1,0 +1,1 @@
+"""The pytest plugin: the fixture ``crash_explorer``."""

@@ -1,0 +1,1 @@
+"""The reference trainer, its checkpoint writer and reader, and the model release."""
