@@ -11,12 +11,18 @@ FORMAT = "durability-result/1"
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
 
 
-class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The uninterrupted run: ``steps`` losses seen, wall ``seconds``, ``operations`` under root."""
+class Baseline(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The uninterrupted run: ``steps`` losses seen, wall ``seconds``, ``operations`` under root.
+
+    ``losses`` are (step, loss as printed) for the page's curve; a long run may give every n-th.
+    """
 
     steps: int
     seconds: float
     operations: int
+    losses: tuple[tuple[int, str], ...] = ()
 
 
 class LayerCount(
@@ -47,6 +53,7 @@ class Violation(
     ``message`` is in training terms. ``needs``, ``lost``, ``crash`` and ``holds_if`` are the lines
     that people are shown (empty when the layer cannot say). ``signature`` groups cases:
     invariant, needed order, source place. ``config`` names the subject's configuration.
+    ``expected`` and ``found`` are the two values that differ, where the invariant compares two.
     """
 
     case: str
@@ -60,6 +67,8 @@ class Violation(
     lost: str = ""
     crash: str = ""
     holds_if: str = ""
+    expected: str = ""
+    found: str = ""
     evidence: str = ""
     reproduce: str = ""
 
@@ -80,12 +89,18 @@ class Lint(
 class CaseRecord(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """One case that ran: its verdict, and the evidence that its fault happened."""
+    """One case that ran: its verdict, and the evidence that its fault happened.
+
+    ``fault`` and ``target`` are the row and the column of the coverage table: what was done
+    ("SIGKILL", "ENOSPC") and to which file or in which phase. Left empty they are read from the id.
+    """
 
     case: str
     layer: str
     verdict: str
     config: str = ""
+    fault: str = ""
+    target: str = ""
     evidence: str = ""
     seconds: float = 0.0
     message: str = ""
@@ -96,6 +111,8 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     ``reasons`` says why a verdict is inconclusive. ``configs`` has a baseline per configuration
     where a run has several. ``records`` is written beside this file as ``cases.jsonl``.
+    ``started`` is the UTC time in ISO 8601, for people and for the history; nothing is computed
+    from it. ``arguments`` is the command line.
     """
 
     format: str = FORMAT
@@ -117,6 +134,8 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     interrupted: bool = False
     seconds: float = 0.0
     loss_digits: str = ""
+    started: str = ""
+    arguments: list[str] = []
 
 
 def exit_code(result: Result) -> int:
