@@ -1,0 +1,130 @@
+"""torch's optimizers over named parameters, and their states as named tensors.
+
+AdamW and SGD take all parameters. Muon steps the matrices inside the blocks, and an AdamW beside
+it the embeddings, head and norms, as its authors prescribe.
+
+Each parameter's own state is saved as ``<name>.exp_avg`` and ``<name>.exp_avg_sq`` (AdamW) or
+``<name>.momentum_buffer`` (SGD and Muon). AdamW also counts its updates inside its state; that
+count is the run's step and is restored from it.
+
+Not covered: parameter groups with rates of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinyllm import spec
+from tinyllm.model import is_hidden_matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """One torch optimizer: its base rate, its parameters by name, and the tensors of a state."""
+
+    optimizer: torch.optim.Optimizer
+    base_lr: float
+    parameters: Mapping[str, Tensor]
+    state_names: tuple[str, ...]
+    counts_steps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizers:
+    """What steps a model. ``name`` is the spec's; the first stepper's rate is the run's rate."""
+
+    name: str
+    steppers: tuple[Stepper, ...]
+
+
+def make(chosen: spec.AdamW | spec.Sgd | spec.Muon, parameters: Mapping[str, Tensor]) -> Optimizers:
+    """The optimizers that the spec asks for. Their states are empty until the first step."""
+    if isinstance(chosen, spec.AdamW):
+        return Optimizers(name="adamw", steppers=(_adamw(chosen, parameters),))
+    if isinstance(chosen, spec.Sgd):
+        return Optimizers(name="sgd", steppers=(_sgd(chosen, parameters),))
+    hidden = {name: value for name, value in parameters.items() if is_hidden_matrix(name)}
+    others = {name: value for name, value in parameters.items() if name not in hidden}
+    return Optimizers(name="muon", steppers=(_muon(chosen, hidden), _adamw(chosen.adamw, others)))
+
+
+def _adamw(chosen: spec.AdamW, parameters: Mapping[str, Tensor]) -> Stepper:
+    optimizer = torch.optim.AdamW(
+        list(parameters.values()),
+        lr=chosen.lr,
+        betas=chosen.betas,
+        eps=chosen.eps,
+        weight_decay=chosen.weight_decay,
+        fused=True,  # one call for all parameters, not ten for each
+    )
+    return Stepper(optimizer, chosen.lr, parameters, ("exp_avg", "exp_avg_sq"), counts_steps=True)
+
+
+def _sgd(chosen: spec.Sgd, parameters: Mapping[str, Tensor]) -> Stepper:
+    optimizer = torch.optim.SGD(
+        list(parameters.values()),
+        lr=chosen.lr,
+        momentum=chosen.momentum,
+        weight_decay=chosen.weight_decay,
+    )
+    return Stepper(optimizer, chosen.lr, parameters, ("momentum_buffer",), counts_steps=False)
+
+
+def _muon(chosen: spec.Muon, parameters: Mapping[str, Tensor]) -> Stepper:
+    optimizer = torch.optim.Muon(
+        list(parameters.values()),
+        lr=chosen.lr,
+        momentum=chosen.momentum,
+        weight_decay=chosen.weight_decay,
+    )
+    return Stepper(optimizer, chosen.lr, parameters, ("momentum_buffer",), counts_steps=False)
+
+
+def step(optimizers: Optimizers, *, factor: float) -> float:
+    """One update at ``factor`` times each base rate; clears the gradients. Returns the rate."""
+    for stepper in optimizers.steppers:
+        for group in stepper.optimizer.param_groups:
+            group["lr"] = stepper.base_lr * factor
+        stepper.optimizer.step()
+        stepper.optimizer.zero_grad(set_to_none=True)
+    return optimizers.steppers[0].base_lr * factor
+
+
+def state_shapes(optimizers: Optimizers) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every state tensor that a checkpoint of this optimizer has."""
+    return {
+        f"{name}.{kind}": tuple(value.shape) for name, kind, value, _ in _state_places(optimizers)
+    }
+
+
+def state_tensors(optimizers: Optimizers) -> list[tuple[str, Tensor]]:
+    """The states by name, after at least one step; the tensors themselves, not copies."""
+    return [
+        (f"{name}.{kind}", stepper.optimizer.state[parameter][kind])
+        for name, kind, parameter, stepper in _state_places(optimizers)
+    ]
+
+
+def restore(optimizers: Optimizers, tensors: Mapping[str, Tensor], *, step: int) -> None:
+    """Put saved states in place, as they were after update number ``step``.
+
+    Every tensor is copied into memory that torch allocated: where a tensor lies decides how the
+    kernels round, and a view into a file's bytes may lie anywhere.
+    """
+    for name, kind, parameter, stepper in _state_places(optimizers):
+        state = stepper.optimizer.state[parameter]
+        state[kind] = torch.empty_like(parameter, requires_grad=False).copy_(
+            tensors[f"{name}.{kind}"]
+        )
+        if stepper.counts_steps:
+            state["step"] = torch.tensor(float(step), dtype=torch.float32)
+
+
+def _state_places(optimizers: Optimizers) -> Iterator[tuple[str, str, Tensor, Stepper]]:
+    """(parameter's name, kind of state, parameter, stepper) in the one order that is saved."""
+    for stepper in optimizers.steppers:
+        for name, parameter in stepper.parameters.items():
+            for kind in stepper.state_names:
+                yield name, kind, parameter, stepper
