@@ -22,7 +22,7 @@ class Baseline(
     steps: int
     seconds: float
     operations: int
-    losses: tuple[tuple[int, str], ...] = ()
+    losses: list[tuple[int, str]] = []
 
 
 class LayerCount(
