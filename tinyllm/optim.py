@@ -19,6 +19,9 @@ from torch import Tensor
 from tinyllm import spec
 from tinyllm.model import is_hidden_matrix
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTUM = ("momentum_buffer",)
+
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
@@ -59,7 +62,7 @@ def _adamw(chosen: spec.AdamW, parameters: Mapping[str, Tensor]) -> Stepper:
         weight_decay=chosen.weight_decay,
         fused=True,  # one call for all parameters, not ten for each
     )
-    return Stepper(optimizer, chosen.lr, parameters, ("exp_avg", "exp_avg_sq"), counts_steps=True)
+    return Stepper(optimizer, chosen.lr, parameters, MOMENTS, counts_steps=True)
 
 
 def _sgd(chosen: spec.Sgd, parameters: Mapping[str, Tensor]) -> Stepper:
@@ -69,7 +72,7 @@ def _sgd(chosen: spec.Sgd, parameters: Mapping[str, Tensor]) -> Stepper:
         momentum=chosen.momentum,
         weight_decay=chosen.weight_decay,
     )
-    return Stepper(optimizer, chosen.lr, parameters, ("momentum_buffer",), counts_steps=False)
+    return Stepper(optimizer, chosen.lr, parameters, MOMENTUM, counts_steps=False)
 
 
 def _muon(chosen: spec.Muon, parameters: Mapping[str, Tensor]) -> Stepper:
@@ -79,7 +82,7 @@ def _muon(chosen: spec.Muon, parameters: Mapping[str, Tensor]) -> Stepper:
         momentum=chosen.momentum,
         weight_decay=chosen.weight_decay,
     )
-    return Stepper(optimizer, chosen.lr, parameters, ("momentum_buffer",), counts_steps=False)
+    return Stepper(optimizer, chosen.lr, parameters, MOMENTUM, counts_steps=False)
 
 
 def step(optimizers: Optimizers, *, factor: float) -> float:
@@ -92,11 +95,14 @@ def step(optimizers: Optimizers, *, factor: float) -> float:
     return optimizers.steppers[0].base_lr * factor
 
 
-def state_shapes(optimizers: Optimizers) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every state tensor that a checkpoint of this optimizer has."""
-    return {
-        f"{name}.{kind}": tuple(value.shape) for name, kind, value, _ in _state_places(optimizers)
-    }
+def state_shapes(name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every state tensor that the optimizer ``name`` keeps for parameters."""
+    result = {}
+    for parameter, shape in shapes.items():
+        alone = name == "sgd" or (name == "muon" and is_hidden_matrix(parameter))
+        for kind in MOMENTUM if alone else MOMENTS:
+            result[f"{parameter}.{kind}"] = shape
+    return result
 
 
 def state_tensors(optimizers: Optimizers) -> list[tuple[str, Tensor]]:
@@ -110,14 +116,12 @@ def state_tensors(optimizers: Optimizers) -> list[tuple[str, Tensor]]:
 def restore(optimizers: Optimizers, tensors: Mapping[str, Tensor], *, step: int) -> None:
     """Put saved states in place, as they were after update number ``step``.
 
-    Every tensor is copied into memory that torch allocated: where a tensor lies decides how the
-    kernels round, and a view into a file's bytes may lie anywhere.
+    ``tensors`` are adopted, not copied, and must lie in memory that torch allocated: where a
+    tensor lies decides how a kernel rounds, and a view into a file's bytes may lie anywhere.
     """
     for name, kind, parameter, stepper in _state_places(optimizers):
         state = stepper.optimizer.state[parameter]
-        state[kind] = torch.empty_like(parameter, requires_grad=False).copy_(
-            tensors[f"{name}.{kind}"]
-        )
+        state[kind] = tensors[f"{name}.{kind}"]
         if stepper.counts_steps:
             state["step"] = torch.tensor(float(step), dtype=torch.float32)
 

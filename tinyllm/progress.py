@@ -14,6 +14,7 @@ file that was damaged in another way, or is not ours, is refused and left as it 
 """
 
 import contextlib
+import math
 import os
 import stat
 import struct
@@ -138,6 +139,12 @@ class Progress:
 def loss_bits(loss: float) -> str:
     """The bits of ``loss`` as a float32 in hex: 1.0 is ``3f800000``."""
     return struct.pack(">f", loss).hex()
+
+
+def step_line(attempt: int, step: int, *, loss: float, lr: float) -> Step:
+    """The line of an update; ``loss`` is a float32's value."""
+    shown = loss if math.isfinite(loss) else None
+    return Step(attempt=attempt, step=step, loss=shown, loss_bits=loss_bits(loss), lr=lr)
 
 
 def read_history(path: Path) -> History:

@@ -124,6 +124,11 @@ class LoadedSpec:
         return self.path.parent / path
 
     @property
+    def optimizer_name(self) -> str:
+        """``adamw``, ``sgd`` or ``muon``."""
+        return str(self.spec.optimizer.__struct_config__.tag)
+
+    @property
     def config_bytes(self) -> bytes:
         """``config.json``: the model object, verbatim."""
         return bytes(self.spec.model)

@@ -1,0 +1,89 @@
+"""The ``tinyllm`` command.
+
+Exit codes: 0 done (or nothing to do), 2 the command line, the spec or a refused resume, 3 another
+process trains this run, 4 nothing to resume from, 5 storage failed, 6 a release was refused, 7 a
+value that should be saved is not finite, 130 and 143 stopped by SIGINT or SIGTERM.
+
+torch is imported only by ``train``; the signals are watched from before that, since importing it
+takes longer than many a grace period's half.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tinyllm import inspect
+from tinyllm.errors import TinyllmError
+from tinyllm.signals import stop_on_signals
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. ``argv`` is without the program's name."""
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except TinyllmError as error:
+        print(f"tinyllm: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tinyllm",
+        description="Train a small language model with checkpoints that survive a crash at any "
+        "instant.",
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    train = subparsers.add_parser(
+        "train",
+        help="train a run, or go on with one",
+        description="Train the run that SPEC describes, or go on with it.",
+        allow_abbrev=False,
+    )
+    train.add_argument("spec", metavar="SPEC", type=Path, help="the train spec, a JSON file")
+    train.add_argument(
+        "--artifacts",
+        metavar="DIR",
+        type=Path,
+        default=Path("artifacts"),
+        help="where runs/ and models/ are (default: ./artifacts)",
+    )
+    train.add_argument("--run-id", metavar="ID", required=True, help="the run's name below runs/")
+    train.add_argument(
+        "--resume",
+        metavar="STEP_DIR",
+        nargs="?",
+        type=Path,
+        const=True,
+        help="go on from the checkpoint that LATEST names, or from STEP_DIR, a step directory of "
+        "this run; a run without checkpoints starts from the first step",
+    )
+    train.add_argument(
+        "--allow-spec-change",
+        action="store_true",
+        help="resume although the spec, the data or the tokenizer are not those of the checkpoint",
+    )
+    train.set_defaults(command=_train)
+    inspect.add_parsers(subparsers)
+    return parser
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    with stop_on_signals() as stop:
+        from tinyllm.trainer import Request, train
+
+        resume = arguments.resume
+        return train(
+            Request(
+                spec_path=arguments.spec,
+                artifacts=arguments.artifacts,
+                run_id=arguments.run_id,
+                resume=resume is not None,
+                step_dir=resume if isinstance(resume, Path) else None,
+                allow_spec_change=arguments.allow_spec_change,
+            ),
+            stop=stop,
+        )
