@@ -1,0 +1,113 @@
+"""What an attempt is told, and what it tells: the data around ``run_attempt``."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fault_injection.faults import ActionKind, Fault, TriggerKind
+from fault_injection.trace import Trace
+
+Reads = Mapping[bytes, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as it is started: ``{root}`` substituted, the environment complete and sorted."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an attempt is run.
+
+    ``root`` is the absolute real path of the tree under test. ``fork`` runs a Python script or
+    module in a fork of this process where ``forkstart.is_forkable`` allows it, and is an error of
+    the start where it does not. ``supervise`` puts the program under seccomp; without it there are
+    failpoints, pipes and times only, on any Unix. ``record_to`` is a directory for a full trace.
+    ``watch`` are paths relative to root whose written bytes are observed besides stdout and
+    stderr. ``at_fault`` is called while the program is held at the fault, before it is hurt.
+
+    Bounds: ``output_limit_bytes`` of each source are kept; ``leftover_grace_s`` is what children
+    have, after the program has ended, to end by themselves; more than ``process_limit`` processes
+    at once, or nearly no space left where root is, ends the attempt; ``file_limit_bytes`` is the
+    length a file may reach (RLIMIT_FSIZE; None: no limit).
+    """
+
+    root: str
+    timeout_s: float
+    fault: Fault | None = None
+    fork: bool = False
+    supervise: bool = True
+    record_to: str | None = None
+    observe_reads: bool = False
+    report_points: bool = False
+    watch: tuple[str, ...] = ()
+    stable_names: frozenset[bytes] | None = None
+    at_fault: Callable[[], None] | None = None
+    output_limit_bytes: int = 1 << 20
+    leftover_grace_s: float = 1.0
+    process_limit: int = 512
+    file_limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        fault = self.fault
+        if fault is None:
+            return
+        if fault.trigger in (TriggerKind.CALL, TriggerKind.AFTER_LAST_CALL) and not self.supervise:
+            raise ValueError(f"a fault {fault.describe()} needs supervision")
+        answers = (ActionKind.ERRNO, ActionKind.SHORT_WRITE)
+        if fault.action in answers and fault.trigger is not TriggerKind.CALL:
+            raise ValueError(f"only a call can be answered: {fault.describe()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Bytes that the world could see: ``source`` is "stdout", "stderr" or a watched path.
+
+    ``operation`` is the index of the operation that showed them in the trace, or -1.
+    """
+
+    source: str
+    data: bytes
+    operation: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What happened.
+
+    One of ``exit_code`` and ``signal`` is set once a started program has ended. ``seconds`` is
+    from the fork to the end of the main process. ``evidence`` says in words how the fault was seen
+    to happen, and is empty when it was not. ``seen`` is in the order in which the world could see
+    it. ``cut`` names the sources of which only the beginning was kept. ``points`` are the
+    failpoints passed, ``places`` the changing calls under root and the outputs (``output-...``),
+    ``name#n`` each, in order. ``left_behind`` are the command lines of processes that outlived the
+    main process and were killed. ``untraceable`` names the first call that cannot be recorded, and
+    why. ``bounded`` says which bound ended the attempt, ``start_error`` why it never began.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out: bool = False
+    seconds: float = 0.0
+    fault_seen: bool = False
+    evidence: str = ""
+    seen: tuple[Seen, ...] = ()
+    stdout: bytes = b""
+    stderr: bytes = b""
+    cut: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    trace: Trace | None = None
+    reads: Reads | None = None
+    left_behind: tuple[str, ...] = ()
+    untraceable: str = ""
+    bounded: str = ""
+    start_error: str = ""
+
+    @property
+    def started_ok(self) -> bool:
+        """Whether the program began at all."""
+        return not self.start_error
