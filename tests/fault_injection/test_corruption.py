@@ -102,6 +102,8 @@ def test_every_damage_hurts_what_it_says_and_nothing_else(root: Path) -> None:
     listed = _all(root)
     assert len(listed) == 177
     for damage in listed:
+        if "1-gib" in damage.label:
+            continue  # has a test of its own: to read it twice takes seconds
         shutil.rmtree(outside, ignore_errors=True)
         outside.mkdir()
         copy = _copy(root)
