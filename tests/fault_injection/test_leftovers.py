@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realfs_support import require
 
 from fault_injection import leftovers
 from fault_injection.leftovers import Leftover, LeftoverError, Owner, parse_owner
+from tests.fault_injection.realfs_support import require
 
 
 @pytest.fixture(autouse=True)

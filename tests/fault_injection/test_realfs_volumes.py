@@ -6,13 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import fidelity_workloads as work
 import pytest
-from realfs_support import require, tree
 
 from fault_injection import filesystems, leftovers, mounts, volumes
 from fault_injection.filesystems import FILE_SYSTEMS, VolumeError
 from fault_injection.volumes import Image, Volume, volume
+from tests.fault_injection import fidelity_workloads as work
+from tests.fault_injection.realfs_support import require, tree
 
 UNTOUCHED = {
     "directory": None,
