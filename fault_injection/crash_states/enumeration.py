@@ -1,0 +1,307 @@
+"""Enumerating crash states: every allowed set of durable operations, every form of every file.
+
+At each crash place all allowed sets are taken while they are at most ``bound``. Above that: all
+prefixes, all sets that lack one operation (and what needs it), all that have one (and what it
+needs), all that lack two as far as the bound goes, the nearest to the crash first, and a seeded
+sample. On each set, each file that may be otherwise takes each of its forms while the others are
+whole, and while they are lost, and all pairs of files take all pairs of forms. Where that comes to
+more than ``8 * bound`` states of one place, the full set and the prefixes keep theirs, every set
+keeps *all whole*, *all lost* and one file at a time, as far as that goes, and the rest is sampled.
+:class:`PlaceCount` says for each place what was taken, and whether it was a sample.
+
+States are given once each, by identity. The order is that of the places, and the same for the same
+seed. Consecutive places share nearly all their states, so sets that were done since the last change
+of content or output are not looked at again.
+"""
+
+import itertools
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from fault_injection.crash_states.forms import Form
+from fault_injection.crash_states.models import Context, each_bit
+from fault_injection.crash_states.space import (
+    HotFile,
+    Space,
+    closed_with,
+    closed_without,
+    space_of,
+)
+from fault_injection.crash_states.state import State
+from fault_injection.crash_states.tree import MODULUS_MASK
+from fault_injection.crash_states.view import View
+from fault_injection.trace import Trace
+
+DEFAULT_BOUND = 4096
+_DATA_FACTOR = 8  # states a place: at most this times the bound before they are sampled
+_SAMPLE = 256  # random sets at a place with more than the bound
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceCount:
+    """What was done at one crash place.
+
+    ``sets`` taken, of ``allowed`` (-1: more than the bound, not counted); ``states`` combinations
+    of sets and forms that were looked at, of ``possible`` by the rules above; ``new`` the distinct
+    states first found here; ``sampled`` when something was left out.
+    """
+
+    place: int
+    sets: int
+    allowed: int
+    states: int
+    possible: int
+    new: int
+    sampled: bool
+
+
+def enumerate_states(
+    trace: Trace,
+    *,
+    model: str,
+    seed: int = 0,
+    bound: int = DEFAULT_BOUND,
+    outputs: Collection[int] | None = None,
+    counts: list[PlaceCount] | None = None,
+) -> Iterator[State]:
+    """The distinct crash states of ``trace`` under ``model``, in a fixed order.
+
+    ``outputs``: indices of the operations that the world sees (default: all output). ``counts``
+    is filled with a :class:`PlaceCount` a place as the iterator goes on.
+    """
+    if bound < 1:
+        raise ValueError(f"bound {bound}: at least one set a place is needed")
+    space = space_of(trace, model, outputs)
+    sets = _Sets(space, bound, seed)
+    seen: set[tuple[int, int]] = set()
+    done: set[int] = set()
+    previous: Context | None = None
+    for context in space.contexts:
+        chosen, allowed = sets.at(context)
+        if _content_or_output_changed(previous, context):
+            done.clear()
+        previous = context
+        fresh = [durable for durable in chosen if durable not in done]
+        done.update(fresh)
+        plan = _plan(space, context, fresh, bound, random.Random(f"{seed}/data/{context.place}"))
+        looked_at = new = 0
+        for durable, total, data in plan.combinations():
+            looked_at += 1
+            identity = (total & MODULUS_MASK, context.outputs)
+            if identity in seen:
+                continue
+            seen.add(identity)
+            new += 1
+            yield State(
+                space=space,
+                place=context.place,
+                durable=durable,
+                data=data,
+                digest=f"{identity[0]:064x}",
+                outputs=context.outputs,
+            )
+        if counts is not None:
+            counts.append(
+                PlaceCount(
+                    place=context.place,
+                    sets=len(chosen),
+                    allowed=allowed,
+                    states=looked_at,
+                    possible=plan.possible,
+                    new=new,
+                    sampled=allowed < 0 or looked_at < plan.possible,
+                )
+            )
+
+
+def _content_or_output_changed(before: Context | None, after: Context) -> bool:
+    if before is None or before.outputs != after.outputs:
+        return True
+    pairs = ((before.pending, after.pending), (before.covered, after.covered))
+    return any(old is not new and old != new for old, new in pairs)
+
+
+class _Sets:
+    """The allowed sets at each place, carried from one place to the next while they are few."""
+
+    def __init__(self, space: Space, bound: int, seed: int) -> None:
+        self.space, self.bound, self.seed = space, bound, seed
+        self.live: list[int] | None = [0]
+        self.applied = self.guaranteed = 0
+        self.fewest_refused = 1 << 62  # pending operations at the smallest place above the bound
+
+    def at(self, context: Context) -> tuple[list[int], int]:
+        """Sets to look at, and how many are allowed (-1: more than the bound)."""
+        new_bits = context.applied & ~self.applied
+        grown = context.guaranteed & ~self.guaranteed
+        self.applied, self.guaranteed = context.applied, context.guaranteed
+        if self.live is None:
+            self.live = self._try_again(context)
+        else:
+            self.live = self._with(self.live, new_bits, context)
+            if self.live is not None and grown:
+                self.live = list(dict.fromkeys(s | context.guaranteed for s in self.live))
+        if self.live is None:
+            return self._some(context), -1
+        return self.live, len(self.live)
+
+    def _with(self, sets: list[int], bits: int, context: Context) -> list[int] | None:
+        """``sets``, and those of them that allow it with each of ``bits``; None: too many."""
+        for bit in each_bit(bits):
+            needs = self.space.orders[bit] & ~(1 << bit) & ~context.guaranteed
+            sets = sets + [s | 1 << bit for s in sets if not needs & ~s]
+            if len(sets) > self.bound:
+                return None
+        return sets
+
+    def _try_again(self, context: Context) -> list[int] | None:
+        """All sets from nothing; not tried where as many operations are pending as were refused."""
+        pending = context.applied & ~context.guaranteed
+        if pending.bit_count() >= self.fewest_refused:
+            return None
+        found = self._with([context.guaranteed], pending, context)
+        self.fewest_refused = pending.bit_count() if found is None else 1 << 62
+        return found
+
+    def _some(self, context: Context) -> list[int]:
+        space = self.space
+        pending = list(each_bit(context.applied & ~context.guaranteed))
+        taken = dict.fromkeys(_prefixes(context))
+        for bit in reversed(pending):
+            taken.setdefault(closed_without(space, context, 1 << bit))
+        for bit in reversed(pending):
+            taken.setdefault(closed_with(space, context, 1 << bit))
+        for first, second in itertools.combinations(reversed(pending), 2):
+            if len(taken) >= self.bound - _SAMPLE:
+                break
+            taken.setdefault(closed_without(space, context, 1 << first | 1 << second))
+        rng = random.Random(f"{self.seed}/sets/{context.place}")
+        for _ in range(_SAMPLE):
+            if len(taken) >= self.bound:
+                break
+            lost = 0
+            likely = rng.random()
+            for bit in pending:
+                lost |= (rng.random() < likely) << bit
+            taken.setdefault(closed_without(space, context, lost))
+        return list(taken)
+
+
+def _prefixes(context: Context) -> Iterator[int]:
+    """Guaranteed operations and the first few of the pending ones; the longest first."""
+    durable = context.applied
+    yield durable
+    for bit in sorted(each_bit(context.applied & ~context.guaranteed), reverse=True):
+        durable &= ~(1 << bit)
+        yield durable
+
+
+_Data = tuple[tuple[int, Form], ...]
+_Choice = tuple[tuple[int, int], ...]  # (position in files, position in forms)
+
+
+@dataclass(frozen=True, slots=True)
+class _ViewPlan:
+    """One visible view at a place: a set that shows it, its sum, and the files that may vary."""
+
+    durable: int
+    total: int
+    files: tuple[HotFile, ...]
+    main: bool
+
+    def count(self) -> int:
+        """Combinations by the rules of the module."""
+        sizes = [len(f.forms) for f in self.files]
+        singles = sum(size - 1 for size in sizes)
+        if len(sizes) <= 1:
+            return 1 + singles
+        pairs = sum((a - 1) * (b - 1) for a, b in itertools.combinations(sizes, 2))
+        lost_context = sum(sizes) - len(sizes) if len(sizes) > 2 else 0
+        return 1 + singles + pairs + (1 if len(sizes) > 2 else 0) + lost_context
+
+    def choices(self) -> Iterator[_Choice]:
+        """All of them, the plain ones first."""
+        files = range(len(self.files))
+        yield ()
+        if len(self.files) > 2:
+            yield tuple((f, 1) for f in files)
+        yield from self.singles()
+        for a, b in itertools.combinations(files, 2):
+            for x in range(1, len(self.files[a].forms)):
+                for y in range(1, len(self.files[b].forms)):
+                    yield ((a, x), (b, y))
+        if len(self.files) > 2:
+            for a in files:
+                for x in range(len(self.files[a].forms)):
+                    if x != 1:
+                        yield tuple((f, x if f == a else 1) for f in files)
+
+    def singles(self) -> Iterator[_Choice]:
+        """One file not whole."""
+        for a, file in enumerate(self.files):
+            for x in range(1, len(file.forms)):
+                yield ((a, x),)
+
+    def made(self, choice: _Choice) -> tuple[int, int, _Data]:
+        """A choice as (set, sum, forms by inode)."""
+        total = self.total
+        data: list[tuple[int, Form]] = []
+        for a, x in choice:
+            if x:
+                file = self.files[a]
+                total += file.deltas[x]
+                data.append((file.inode, file.forms[x]))
+        data.sort(key=lambda pair: pair[0])
+        return self.durable, total, tuple(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    views: tuple[_ViewPlan, ...]
+    possible: int
+    budget: int
+    rng: random.Random
+
+    def combinations(self) -> Iterator[tuple[int, int, _Data]]:
+        if self.possible <= self.budget:
+            for view in self.views:
+                for choice in view.choices():
+                    yield view.made(choice)
+            return
+        left = self.budget
+        for view in self.views:  # the plainest of each set first: these are never left out
+            yield view.made(())
+            if view.files:
+                yield view.made(tuple((f, 1) for f in range(len(view.files))))
+                left -= 1
+            left -= 1
+        for main in (True, False):
+            for view in self.views:
+                if view.main is main:
+                    for choice in itertools.islice(view.singles(), max(0, left)):
+                        left -= 1
+                        yield view.made(choice)
+        several = [view for view in self.views if len(view.files) > 1]
+        for _ in range(left if several else 0):
+            view = self.rng.choice(several)
+            a, b = sorted(self.rng.sample(range(len(view.files)), 2))
+            x = self.rng.randrange(1, len(view.files[a].forms))
+            y = self.rng.randrange(1, len(view.files[b].forms))
+            yield view.made(((a, x), (b, y)))
+
+
+def _plan(space: Space, context: Context, sets: list[int], bound: int, rng: random.Random) -> _Plan:
+    """The distinct views of ``sets``, and what each may vary."""
+    prefixes = set(_prefixes(context))
+    plans: list[_ViewPlan] = []
+    known: dict[int, View] = {}  # by id; kept, so that an id stays its own
+    for durable in sets:
+        view = space.views.of(durable)
+        if id(view) in known:
+            continue
+        known[id(view)] = view
+        total, files = space.base_sum(context, durable, view)
+        plans.append(_ViewPlan(durable, total, tuple(files), durable in prefixes))
+    possible = sum(plan.count() for plan in plans)
+    return _Plan(tuple(plans), possible, _DATA_FACTOR * bound, rng)
