@@ -31,7 +31,7 @@ if os.path.exists(path):
     with open(path) as file:
         state = json.load(file)
 
-thread = threading.Thread(target=writer)
+thread = threading.Thread(target=writer, daemon=True)
 thread.start()
 while state["step"] < 12:
     print(f"step={state['step'] + 1} loss={toy.advance(state)!r}", flush=True)

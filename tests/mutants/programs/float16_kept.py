@@ -41,4 +41,5 @@ while step < 12:
     if step % 4 == 0:
         save(root, step, w, m)
         print(f"saved step={step}", flush=True)
-w.tofile(f"{root}/final.f32")
+if not os.path.exists(f"{root}/final.f32"):
+    w.tofile(f"{root}/final.f32")

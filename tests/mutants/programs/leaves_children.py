@@ -9,7 +9,7 @@ import toy
 
 root = sys.argv[1]
 subprocess.Popen(
-    ["sleep", "300"],
+    ["sleep", "60"],
     stdin=subprocess.DEVNULL,
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
