@@ -8,6 +8,8 @@ import toy
 
 root = sys.argv[1]
 path = os.path.join(root, "run.json")
+if os.path.exists(os.path.join(root, "final.json")):
+    sys.exit()  # all is done
 first, state = 0, toy.fresh()
 if os.path.exists(path):
     with open(path) as file:
