@@ -43,7 +43,24 @@ class Optimizers:
 
 
 def make(chosen: spec.AdamW | spec.Sgd | spec.Muon, parameters: Mapping[str, Tensor]) -> Optimizers:
-    """The optimizers that the spec asks for. Their states are empty until the first step."""
+    """The optimizers that the spec asks for, with their states all zero.
+
+    torch would make the states at the first step, some of them in the memory layout of a gradient,
+    which need not be contiguous. A restored state is contiguous, and a matrix product rounds
+    differently when a layout does: so the layout is decided here, for both.
+    """
+    optimizers = _choose(chosen, parameters)
+    zeros = {
+        f"{name}.{kind}": torch.zeros(parameter.shape)
+        for name, kind, parameter, _ in _state_places(optimizers)
+    }
+    restore(optimizers, zeros, step=0)
+    return optimizers
+
+
+def _choose(
+    chosen: spec.AdamW | spec.Sgd | spec.Muon, parameters: Mapping[str, Tensor]
+) -> Optimizers:
     if isinstance(chosen, spec.AdamW):
         return Optimizers(name="adamw", steppers=(_adamw(chosen, parameters),))
     if isinstance(chosen, spec.Sgd):
@@ -106,7 +123,7 @@ def state_shapes(name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
 
 
 def state_tensors(optimizers: Optimizers) -> list[tuple[str, Tensor]]:
-    """The states by name, after at least one step; the tensors themselves, not copies."""
+    """The states by name; the tensors themselves, not copies."""
     return [
         (f"{name}.{kind}", stepper.optimizer.state[parameter][kind])
         for name, kind, parameter, stepper in _state_places(optimizers)

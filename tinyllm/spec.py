@@ -93,7 +93,8 @@ class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file's content. ``model`` and ``generation_config`` are kept as bytes."""
+    """The file's content. ``model`` and ``generation_config`` are kept as bytes, which are empty
+    when the latter is left out."""
 
     model: msgspec.Raw
     data: Data
@@ -107,7 +108,7 @@ class TrainSpec(Struct, frozen=True, forbid_unknown_fields=True):
     precision: Literal["f32", "bf16"] = "f32"
     dropout: BelowOne = 0.0
     tokenizer: FilePath | None = None
-    generation_config: msgspec.Raw | None = None
+    generation_config: msgspec.Raw = msgspec.Raw()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,7 @@ class LoadedSpec:
     @property
     def generation_config_bytes(self) -> bytes | None:
         """``generation_config.json``, verbatim, when the spec has one."""
-        raw = self.spec.generation_config
-        return None if raw is None else bytes(raw)
+        return bytes(self.spec.generation_config) or None
 
 
 def read_spec(path: Path) -> LoadedSpec:
@@ -145,7 +145,7 @@ def read_spec(path: Path) -> LoadedSpec:
     content = read_input(path, what="train spec", limit_bytes=SPEC_LIMIT_BYTES)
     spec = _decode(content, TrainSpec, where=f"train spec {path}")
     model = parse_model_config(bytes(spec.model), where=f"train spec {path}, model")
-    if spec.generation_config is not None:
+    if bytes(spec.generation_config):
         _decode(bytes(spec.generation_config), dict, where=f"train spec {path}, generation_config")
     for problem in _problems(spec, model):
         raise SpecError(f"train spec {path}: {problem}")

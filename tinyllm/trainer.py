@@ -173,7 +173,7 @@ def _is_finished(found: Found, training: Training, history: History) -> bool:
     return (
         checkpoint is not None
         and training.step >= training.inputs.loaded.spec.steps
-        and found.pointer == step_name(checkpoint.step)
+        and (found.rewound or found.pointer == step_name(checkpoint.step))
         and history.whole_bytes == history.size_bytes
         and last is not None
         and (last.kind, last.step) == ("done", training.step)

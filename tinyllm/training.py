@@ -5,6 +5,7 @@ function of what a checkpoint holds: the parameters, the optimizer's state, the 
 (seed, step). It writes nothing.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,7 @@ def check_finite(training: Training) -> None:
     tensors = [*training.parameters.items(), *optim.state_tensors(training.optimizers)]
     for name, tensor in tensors:
         least, most = torch.aminmax(tensor.detach())  # both are NaN when anything is
-        if not (torch.isfinite(least) and torch.isfinite(most)):
+        if not (math.isfinite(least.item()) and math.isfinite(most.item())):
             flat = tensor.detach().flatten()
             index = int(torch.isfinite(flat).logical_not().nonzero()[0])
             raise Diverged(
