@@ -193,10 +193,9 @@ def _readme(
     tree: Path | None,
     kept: Path | None,
 ) -> str:
-    blocks = [
-        f"FAIL {v.invariant}\n{plain(violation_lines(msgspec.structs.replace(v, bundle='')))}"
-        for v in violations
-    ]
+    command = f"durability reproduce {shlex.quote(name)}"
+    here = [msgspec.structs.replace(v, bundle="", reproduce=command) for v in violations]
+    blocks = [f"FAIL {v.invariant}\n{plain(violation_lines(v))}" for v in here]
     what = "\n".join(blocks).replace("```", "'''") or "no violation\n"
     if kept is None:
         state = "not in this bundle" + ("" if tree is None else ": too large; `reproduce` makes it")
@@ -208,7 +207,7 @@ def _readme(
         f"# {one_line(case.id).translate(_NOT_CODE)}\n\n"
         f"{one_line(case.describe()).translate(_NOT_CODE)}\n\n"
         "To see it again, from the directory that holds this one:\n\n"
-        f"    durability reproduce {shlex.quote(name)}\n\n"
+        f"    {command}\n\n"
         f"```text\n{what}```\n\n"
         f"- the crash state, before the program resumed: {state}\n"
         "- each attempt's output: `attempts/<n>/stdout` and `stderr`\n"

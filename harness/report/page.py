@@ -32,7 +32,7 @@ from harness.report.words import (
     sentence,
     shown_verdict,
 )
-from harness.results import INCONCLUSIVE, PASS, CaseRecord, LayerCount, Result, exit_code
+from harness.results import INCONCLUSIVE, CaseRecord, LayerCount, Result, exit_code
 from harness.stored import read_json
 
 MAX_CARDS = 30
@@ -40,6 +40,7 @@ MAX_BRIEF = 300
 MAX_SAME = 20
 MAX_INCONCLUSIVE = 50
 MAX_LINTS = 100
+MAX_REASONS = 50
 MAX_BASELINES = 40
 
 
@@ -77,7 +78,7 @@ def render(result: Result, records: Sequence[CaseRecord], *, directory: Path | N
             word=VERDICT_WORDS.get(verdict, verdict),
             exit_code=exit_code(result),
             sentence=sentence(result, signatures=len(groups)),
-            reasons=result.reasons if verdict != PASS or result.interrupted else [],
+            reasons=result.reasons[:MAX_REASONS],
             cards=[_card(one, directory) for one in shown],
             brief=rest[:MAX_BRIEF],
             brief_left=max(0, len(rest) - MAX_BRIEF),
@@ -127,13 +128,27 @@ def _layer_rows(result: Result) -> list[_LayerRow]:
     return sorted(rows, key=lambda row: layer_key(row.name))
 
 
-def _invariants(result: Result) -> list[tuple[str, str, int]]:
-    """(id, what it says, number of cases that broke it) of those that were checked."""
+def _invariants(result: Result) -> list[tuple[str, str, str, str]]:
+    """(id, what it says, "good", "bad" or "unsure", how it went) of those that were checked.
+
+    "held" is said only of a run that could judge: no case that broke it proves little when no case
+    ran, or when the harness itself is in doubt.
+    """
     broken: dict[str, set[tuple[str, str]]] = {}
     for violation in result.violations:
         broken.setdefault(violation.invariant, set()).add((violation.config, violation.case))
-    names = list(dict.fromkeys([*result.invariants, *sorted(broken)]))
-    return [(n, INVARIANT_SENTENCES.get(n, ""), len(broken.get(n, ()))) for n in names]
+    if not any(layer.cases for layer in result.layers.values()):
+        otherwise = ("unsure", "not judged")
+    elif shown_verdict(result) == INCONCLUSIVE or result.interrupted:
+        otherwise = ("unsure", "not seen broken")
+    else:
+        otherwise = ("good", "held")
+    rows = []
+    for name in dict.fromkeys([*result.invariants, *sorted(broken)]):
+        cases = len(broken.get(name, ()))
+        how = ("bad", f"broken in {count(cases, 'case')}") if cases else otherwise
+        rows.append((name, INVARIANT_SENTENCES.get(name, ""), *how))
+    return rows
 
 
 def _baselines(result: Result) -> list[tuple[str, object, Markup]]:

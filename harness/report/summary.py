@@ -25,6 +25,7 @@ MAX_SIGNATURES = 20
 MAX_BRIEF = 100
 MAX_LINTS = 30
 MAX_INCONCLUSIVE = 10
+MAX_REASONS = 20
 
 _MARKS = {PASS: "✅", FAIL: "❌", INCONCLUSIVE: "⚠️"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$])")
@@ -39,8 +40,11 @@ def render(result: Result, records: Sequence[CaseRecord]) -> str:
         f"# {title} — durability {escaped(result.command)}, {escaped(result.subject)}",
         f"{sentence(result, signatures=len(groups))}. Took {duration(result.seconds)}.",
     ]
-    if result.reasons and (verdict == INCONCLUSIVE or result.interrupted):
-        parts.append("\n".join(f"- {escaped(reason)}" for reason in result.reasons))
+    if result.reasons:
+        besides = "Besides, not everything" if verdict == FAIL else "Not everything"
+        reasons = result.reasons[:MAX_REASONS]
+        parts.append(f"{besides} could be judged:")
+        parts.append("\n".join(f"- {escaped(reason)}" for reason in reasons))
     parts += _signatures(groups)
     parts += _layers(result)
     parts += _skipped(result)

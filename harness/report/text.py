@@ -25,7 +25,9 @@ from harness.results import FAIL, INCONCLUSIVE, PASS, LayerCount, Result, Violat
 MAX_BLOCKS = 10
 MAX_BRIEF = 40
 MAX_LINTS = 20
+MAX_REASONS = 5
 EVIDENCE_LINES = 3
+LINE_CHARACTERS = 1000
 
 _STYLES = {
     "bad": "bold red",
@@ -134,8 +136,13 @@ def result_lines(result: Result, *, directory: Path | None = None) -> list[Line]
         )
     lines.append(Line(""))
     lines += failure_lines(groups, directory=directory)
-    if shown_verdict(result) == INCONCLUSIVE or result.interrupted:
-        lines += [Line(f"  because {one_line(reason, limit=600)}") for reason in result.reasons]
+    word = "besides" if shown_verdict(result) == FAIL else "because"
+    lines += [
+        Line(f"  {word} {one_line(reason, limit=600)}", "unsure")
+        for reason in result.reasons[:MAX_REASONS]
+    ]
+    if len(result.reasons) > MAX_REASONS:
+        lines.append(Line(f"  and {len(result.reasons) - MAX_REASONS} more reasons", "unsure"))
     return lines + _verdict(result, signatures=len(groups), directory=directory)
 
 
@@ -183,8 +190,8 @@ def _verdict(result: Result, *, signatures: int, directory: Path | None) -> list
 
 
 def plain(lines: Iterable[Line]) -> str:
-    """The lines as text, each ended by a newline."""
-    return "".join(f"{line.text}\n" for line in lines)
+    """The lines as text, each ended by a newline; nothing in them drives a terminal."""
+    return "".join(f"{one_line(line.text, limit=LINE_CHARACTERS)}\n" for line in lines)
 
 
 def print_lines(lines: Iterable[Line], *, stream: TextIO) -> None:
@@ -195,4 +202,5 @@ def print_lines(lines: Iterable[Line], *, stream: TextIO) -> None:
         return
     console = Console(file=stream, highlight=False, soft_wrap=True)
     for line in lines:
-        console.print(Text(line.text, style=_STYLES.get(line.role, "")))
+        text = one_line(line.text, limit=LINE_CHARACTERS)
+        console.print(Text(text, style=_STYLES.get(line.role, "")))

@@ -1,6 +1,6 @@
 """A result as a real run would give it, for the tests of everything that shows one.
 
-Run as a program it writes the sample's files: ``python tests/harness/report_samples.py DIR``.
+Run as a program it writes the sample's files: ``python -m tests.harness.report_samples DIR``.
 """
 
 import math
@@ -27,6 +27,7 @@ FILES = (
 )
 CALLS = ("create", "write", "fsync", "rename", "unlink")
 PHASES = ("start.locked", "resume.found", "step.backward-done", "save.renamed", "retention.moved")
+HOSTILE = "</style><script>alert(1)</script>\"'><img src=x onerror=y>|`*_\x00\x1b[2J\r\n# \udcff"
 CONFIGS = ("adamw", "sgd", "muon", "adamw-bf16", "file-tokenizer")
 
 
@@ -262,6 +263,48 @@ def passing() -> Result:
     return msgspec.structs.replace(
         result(), verdict="pass", reasons=[], violations=[], lints=[], layers=good
     )
+
+
+def hostile() -> tuple[Result, list[CaseRecord]]:
+    """A result whose every text tries to be markup, or to drive a terminal."""
+    bad = HOSTILE
+    violation = Violation(
+        case=bad,
+        layer=bad,
+        invariant=bad,
+        message=bad,
+        bundle="javascript:alert(1)",
+        config=bad,
+        needs=bad,
+        lost=bad,
+        crash=bad,
+        holds_if=bad,
+        expected=bad,
+        found=bad,
+        evidence=bad,
+        reproduce=bad,
+    )
+    of = msgspec.structs.replace(
+        result(),
+        command=bad,
+        subject=bad,
+        reasons=[bad],
+        layers={bad: LayerCount(cases=1, failed=1)},
+        skipped={bad + "2": bad},
+        violations=[violation, *ack_violations()],
+        lints=[Lint(name=bad, place=bad, file=bad, message=bad, site=bad, config=bad)],
+        canary=bad,
+        notes=[bad],
+        invariants=[bad],
+        versions={bad: bad},
+        started=bad,
+        arguments=[bad],
+        loss_digits=bad,
+    )
+    return of, [
+        CaseRecord(case=bad, layer=bad, verdict="inconclusive", fault=bad, message=bad),
+        CaseRecord(case=bad + "2", layer=bad, verdict="fail", target=bad, config=bad, evidence=bad),
+    ]
 
 
 def write_sample_bundle(out: Path, *, tree: Path | None = None) -> Path:
