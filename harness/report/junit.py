@@ -39,7 +39,7 @@ def render(result: Result, records: Sequence[CaseRecord]) -> bytes:
             suites[first.layer].append(_case(result, record, broken))
     for layer, why in result.skipped.items():
         suites[layer].append(_skipped(result, layer, why))
-    root: Any = JUnitXml(f"durability {result.command}")
+    root: Any = JUnitXml(one_line(f"durability {result.command}"))
     for layer in sorted(suites, key=layer_key):
         root.append(_suite(layer, suites[layer]))
     root.append(_suite(RUN_SUITE, _run_cases(result)))
@@ -78,7 +78,7 @@ def _failure(record: CaseRecord, broken: Sequence[Violation]) -> Failure:
         failure.text = printable("\n".join(t for t in (record.message, record.evidence) if t))
         return failure
     invariants = sorted({v.invariant for v in broken})
-    failure = Failure(one_line(broken[0].message), ", ".join(invariants))
+    failure = Failure(one_line(broken[0].message), one_line(", ".join(invariants)))
     blocks = [f"FAIL {one_line(v.invariant)}\n{plain(violation_lines(v))}" for v in broken]
     failure.text = "\n".join(blocks)
     return failure
