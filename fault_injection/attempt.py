@@ -67,6 +67,9 @@ def run_attempt(command: Command, settings: Settings) -> Attempt:
             arming=arming,
             file_limit_bytes=settings.file_limit_bytes,
         )
+        if recorder is not None:
+            recorder.watch_output(started.stdout, "stdout")
+            recorder.watch_output(started.stderr, "stderr")
         watched = Supervision(
             settings, started=started, aim=aim, recorder=recorder, spare=spare, began_s=began_s
         ).run()
@@ -86,13 +89,16 @@ def _recorder(settings: Settings) -> "Recorder":
     from fault_injection.spool import Spool
 
     spool = None if settings.record_to is None else Spool(settings.record_to)
-    return Recorder(
+    recorder = Recorder(
         settings.root,
         spool=spool,
         watch=settings.watch,
         stable_names=settings.stable_names,
         observe_reads=settings.observe_reads,
     )
+    if spool is not None:
+        spool.flush()  # ends its thread: the fork comes next
+    return recorder
 
 
 def _notify(recorder: "Recorder | None", aim: Aim) -> "Collection[int | Match] | None":
@@ -143,7 +149,7 @@ def _result(
         trace=trace,
         reads=reads,
         left_behind=watched.left_behind,
-        untraceable=watched.untraceable,
+        untraceable=watched.untraceable or (recorder.untraceable if recorder else ""),
         bounded=watched.bounded,
         start_error=watched.start_error,
     )

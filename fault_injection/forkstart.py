@@ -48,7 +48,7 @@ class Plan:
     module: str
     words: tuple[str, ...]
     look: Look
-    code: types.CodeType | None
+    code: types.CodeType | None  # of a script
 
 
 def is_forkable(
@@ -85,13 +85,16 @@ def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | s
     )
     if why_not is not None:
         return why_not
+    code = _compiled(script, cwd) if script else None
+    if script and code is None:
+        return f"{script} does not compile"  # the interpreter says it best itself
     return Plan(
         argv=argv,
         script=command.script,
         module=command.module,
         words=command.words,
         look=look,
-        code=_compiled(script, cwd) if script else None,
+        code=code,
     )
 
 
@@ -101,10 +104,7 @@ def _is_archive(path: str) -> bool:
 
 
 def _compiled(script: str, cwd: str) -> types.CodeType | None:
-    """The script's code, kept while the file is unchanged; None when it does not compile.
-
-    The child compiles it again then, so that the error is reported from there.
-    """
+    """The script's code, kept while the file is unchanged; None when it does not compile."""
     found = os.stat(script)
     if found.st_size > _SCRIPT_LIMIT_BYTES:
         return None
@@ -241,11 +241,8 @@ def _run_program(chosen: Plan, cwd: str) -> int:
             scope["__loader__"] = SourceFileLoader("__main__", file)
             scope["__file__"] = file
             scope["__cached__"] = None
-            code = chosen.code
-            if code is None:
-                with open(file, "rb") as source:
-                    code = compile(source.read(), file, "exec", dont_inherit=True)
-            exec(code, scope)
+            assert chosen.code is not None
+            exec(chosen.code, scope)
     except SystemExit as error:
         return _status_of(error.code)
     except BaseException as error:
@@ -300,8 +297,12 @@ def _end(status: int, modules: frozenset[str]) -> NoReturn:
         ctypes.pythonapi.Py_Exit(status)
     atexit._run_exitfuncs()
     flushed = _flush()
+    if gc.isenabled():
+        # The interpreter does so here, and it matters: what is reachable comes into the order of
+        # its references, by which a text file is destroyed before the raw file below it.
+        gc.collect()
     _clear_globals(modules)
-    flushed = _flush() and flushed
+    flushed = flushed and _flush()
     if not flushed:
         status = 120 if status >= 0 else status
     ctypes.CDLL(None).fflush(None)
@@ -327,7 +328,7 @@ def _flush() -> bool:
         except BaseException as error:
             good = False
             if stream is sys.stdout:
-                _ignored(error, stream)
+                _ignored(error.with_traceback(None), stream)
     return good
 
 

@@ -28,8 +28,7 @@ if sys.platform == "linux":
     from fault_injection import seccomp, shortwrite, syscalls
 
 if TYPE_CHECKING:
-    from fault_injection.recorder import Recorder
-    from fault_injection.requests import Call
+    from fault_injection.recorder import Call, Recorder
 
 _TICK_S = 0.05
 _PAUSE_TICK_S = 0.001

@@ -1,0 +1,223 @@
+"""A program that is forked must not be able to tell: each is run both ways and compared."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fault_injection.attempt import Attempt, Command, Settings
+from fault_injection.forkstart import is_forkable
+from fault_injection.guardian import guarded
+
+from .attempts import ENVIRONMENT, Remote, command, python, script
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: subreapers")
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[Remote]:
+    """A clean worker to fork from, of the environment that the programs get."""
+    with guarded() as guard:
+        target = "tests.fault_injection.attempts:serve"
+        yield Remote(guard.start_workers(target, 1, env=ENVIRONMENT)[0])
+
+
+_ADDRESS = re.compile("0x[0-9a-f]+")
+
+
+def shown(attempt: Attempt) -> tuple[object, ...]:
+    """What a user of the program sees of it."""
+    return (
+        attempt.exit_code,
+        attempt.signal,
+        _ADDRESS.sub("0x...", attempt.stdout.decode()),
+        _ADDRESS.sub("0x...", attempt.stderr.decode()),
+        attempt.left_behind,
+        attempt.timed_out,
+    )
+
+
+PROGRAMS = {
+    "what it is": """
+        import sys
+        print(__name__, __file__, __spec__, __package__, __doc__, type(__loader__).__name__)
+        print(sorted(globals()), sys.argv, sys.orig_argv, sys.path, sys.flags)
+        print(__builtins__.__name__, __import__("__main__").__file__)
+    """,
+    "its surroundings": """
+        import os, sys, signal, time, threading, gc, resource
+        print(os.getcwd(), sorted(os.environ.items()), sorted(os.listdir("/proc/self/fd")))
+        print(os.getpid() == os.getpgrp() == os.getsid(0), oct(os.umask(0)), time.tzname)
+        print([(s.name, signal.getsignal(s)) for s in sorted(signal.valid_signals())
+               if isinstance(s, signal.Signals)], signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        for s in (sys.stdin, sys.stdout, sys.stderr):
+            print(s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through,
+                  s.isatty(), s.fileno(), repr(s), s.newlines, type(s.buffer).__name__)
+        print(sys.__stdout__ is sys.stdout, repr(sys.stdin.read()))
+        print(threading.current_thread() is threading.main_thread(), threading.active_count())
+        print(threading.Thread().name, gc.isenabled(), gc.get_threshold(), sys.gettrace())
+        print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.excepthook.__name__)
+        print(resource.getrlimit(resource.RLIMIT_NOFILE), sys.warnoptions, sys.dont_write_bytecode)
+    """,
+    "a variable of time": """
+        import os, time
+        print(time.tzname, time.localtime(0).tm_hour, os.environ["TZ"])
+    """,
+    "exit 3": "raise SystemExit(3)",
+    "exit none": "import sys; sys.exit()",
+    "exit true": "raise SystemExit(True)",
+    "exit negative": "raise SystemExit(-1)",
+    "exit large": "raise SystemExit(2**70)",
+    "exit 256": "raise SystemExit(256 + 7)",
+    "exit text": "print('out'); raise SystemExit('no such thing')",
+    "exit tuple": "raise SystemExit(1, 2)",
+    "exit now": "import os; print('lost'); os._exit(9)",
+    "an exception": """
+        def f(x):
+            return 1 / x
+        try:
+            f(0)
+        except ZeroDivisionError as e:
+            raise ValueError("bad") from e
+    """,
+    "an excepthook": """
+        import sys
+        sys.excepthook = lambda t, v, tb: print("hook", t.__name__, v, file=sys.stderr)
+        raise RuntimeError("x")
+    """,
+    "keyboard interrupt": "raise KeyboardInterrupt",
+    "killed by itself": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "abort": "import os; os.abort()",
+    "exit handlers": """
+        import atexit, threading, time, weakref, sys
+        class C: pass
+        c = C()
+        weakref.finalize(c, print, "finalize")
+        atexit.register(print, "first registered")
+        atexit.register(lambda: 1 / 0)
+        atexit.register(print, "last registered")
+        def late():
+            time.sleep(0.05); print("thread", threading.current_thread().name)
+        threading.Thread(target=late).start()
+        print("main done")
+    """,
+    "a daemon thread": """
+        import threading, time
+        threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+        f = open("kept.txt", "w"); f.write("kept")
+        print("done")
+        raise SystemExit(4)
+    """,
+    "a failing thread": """
+        import threading
+        t = threading.Thread(target=lambda: 1 / 0, name="T"); t.start(); t.join()
+    """,
+    "globals at the end": """
+        import sys
+        class Loud:
+            def __init__(self, name): self.name = name
+            def __del__(self): print("del", self.name)
+        b = Loud("b"); a = Loud("a"); _private = Loud("private")
+        cycle = [Loud("cycle")]; cycle.append(cycle)
+        f = open("flushed.txt", "w"); f.write("flushed")
+    """,
+    "unbuffered": """
+        import sys, os
+        sys.stdout.write("text "); os.write(1, b"raw "); sys.stdout.flush()
+        sys.stderr.write("e1 "); os.write(2, b"e2 ")
+        print("end")
+    """,
+    "stdout closed": "import sys; print('a'); sys.stdout.close()",
+    "stdout broken": """
+        import os, sys
+        r, w = os.pipe(); os.close(r); os.dup2(w, 1)
+        print("into nothing")
+    """,
+    "a handler": """
+        import os, signal, time
+        def on(number, frame): print("got", number); raise SystemExit(5)
+        signal.signal(signal.SIGTERM, on)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    """,
+    "interrupted": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)",
+    "multiprocessing": """
+        import multiprocessing as mp, pickle, sys
+        class Job:
+            def __init__(self, n): self.n = n
+        def work(job, q): print("child", job.n, mp.current_process().name); q.put(job.n + 1)
+        if __name__ == "__main__":
+            print(pickle.loads(pickle.dumps(Job(3))).n, mp.current_process().name)
+            for how in ("fork", "spawn"):
+                c = mp.get_context(how)
+                q = c.Queue()
+                p = c.Process(target=work, args=(Job(1), q)); p.start()
+                print(q.get(timeout=20)); p.join(); print(p.exitcode)
+    """,
+    "pools": """
+        from concurrent.futures import ThreadPoolExecutor, ProcessPoolExecutor
+        if __name__ == "__main__":
+            print(list(ThreadPoolExecutor(2).map(abs, [-1, -2])))
+            with ProcessPoolExecutor(1) as p: print(p.submit(abs, -3).result())
+    """,
+    "subprocess": """
+        import subprocess, sys
+        print(subprocess.run([sys.executable, "-c", "import sys; print(sys.argv, sys.path[1:])"],
+                             capture_output=True, text=True).stdout)
+        subprocess.run(["sh", "-c", "echo through; ls /proc/self/fd | wc -l; exit 3"])
+        print(subprocess.run(["sh", "-c", "kill -PIPE $$"]).returncode)
+    """,
+    "a fork": """
+        import os, sys
+        pid = os.fork()
+        if pid == 0: print("child"); sys.exit(6)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """,
+    "modules beside it": """
+        import os
+        open("mine.py", "w").write("import sys\\nx = sys._getframe().f_globals['__name__']")
+        import mine
+        print(mine.x, mine.__file__)
+    """,
+    "warnings and logging": """
+        import warnings, logging
+        print(warnings.filters)
+        warnings.warn("w"); warnings.warn("d", DeprecationWarning)
+        logging.warning("l"); logging.info("unseen")
+    """,
+    "asyncio": "import asyncio; print(asyncio.run(asyncio.sleep(0.001, 'slept')))",
+    "argparse": """
+        import argparse
+        argparse.ArgumentParser().parse_args(["--nonsense"])
+    """,
+    "c stdio": "import ctypes; ctypes.CDLL(None).puts(b'from C')",
+    "tempfile": """
+        import tempfile, os
+        with tempfile.TemporaryDirectory() as d: print(os.path.dirname(d))
+        t = tempfile.TemporaryDirectory(dir="."); print(len(os.listdir(".")))
+    """,
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_forked_program_shows_what_a_process_shows(
+    remote: Remote, tmp_path: Path, name: str
+) -> None:
+    asked = python(tmp_path, PROGRAMS[name], "--word", "two words", env={"TZ": "Etc/GMT-5"})
+    states = []
+    for fork in (False, True):
+        for left in tmp_path.iterdir():
+            if left.name != "program.py" and left.is_file():
+                left.unlink()
+        settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=fork)
+        attempt = remote.run(asked, settings)
+        files = {
+            path.name: path.read_bytes()
+            for path in sorted(tmp_path.iterdir())
+            if path.is_file() and path.name != "program.py"
+        }
+        states.append((shown(attempt), files))
+    own, forked = states
+    assert forked == own
