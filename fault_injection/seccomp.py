@@ -75,6 +75,16 @@ class _Iovec(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+if sys.platform == "linux":
+    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    _libc.process_vm_readv.argtypes = (
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_ulong,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,37 +284,35 @@ def still_valid(listener: int, notification_id: int) -> bool:
     return True
 
 
-def read_memory(tid: int, address: int, size: int) -> bytes:
-    """Up to ``size`` bytes of a thread's memory; shorter where it ends at an unmapped page.
+def read_memory_into(
+    tid: int, address: int, buffer: "ctypes.Array[ctypes.c_char]", size: int
+) -> int:
+    """Read up to ``size`` bytes of a thread's memory; how many, fewer at an unmapped page.
 
     Raises OSError when nothing can be read: ESRCH (gone), EFAULT (not mapped), EPERM.
     """
-    if size <= 0:
-        return b""
-    buffer = ctypes.create_string_buffer(size)
     local = _Iovec(ctypes.addressof(buffer), size)
     remote = _Iovec(address, size)
-    count = int(
-        _libc.process_vm_readv(
-            ctypes.c_int(tid),
-            ctypes.byref(local),
-            ctypes.c_ulong(1),
-            ctypes.byref(remote),
-            ctypes.c_ulong(1),
-            ctypes.c_ulong(0),
-        )
-    )
+    count = int(_libc.process_vm_readv(tid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
     if count >= 0:
-        return buffer.raw if count == size else buffer.raw[:count]
+        return count
     number = ctypes.get_errno()
     if number not in (errno.ENOSYS, errno.EPERM):
         raise OSError(number, f"memory of thread {tid}: {os.strerror(number)}")
     # Kernels built without process_vm_readv, and sandboxes that forbid it, still have the file.
     fd = os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.pread(fd, size, address)
+        return os.preadv(fd, [memoryview(buffer)[:size]], address)
     finally:
         os.close(fd)
+
+
+def read_memory(tid: int, address: int, size: int) -> bytes:
+    """Up to ``size`` bytes of a thread's memory, as :func:`read_memory_into`."""
+    if size <= 0:
+        return b""
+    buffer = ctypes.create_string_buffer(size)
+    return ctypes.string_at(buffer, read_memory_into(tid, address, buffer, size))
 
 
 def read_c_string(tid: int, address: int, limit: int = 4096) -> bytes:
@@ -345,6 +353,14 @@ def duplicate_fd(tid: int, fd: int) -> int:
         return copy
     finally:
         os.close(pidfd)
+
+
+def tee(source: int, target: int, size: int) -> int:
+    """Copy what lies in one pipe into another without taking it out; never waits."""
+    number = ctypes.c_long(syscalls.NUMBERS["tee"])
+    nonblocking = 2
+    count = int(_libc.syscall(number, source, target, ctypes.c_size_t(size), nonblocking))
+    return max(0, count)
 
 
 _TRIAL = """

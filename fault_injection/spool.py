@@ -1,0 +1,254 @@
+"""Where recorded bytes go: a directory of blobs, equal content once, little of it in memory.
+
+Small blobs are appended to one file, ``small.bin``, and found by an index in memory that is
+written to ``small.json`` in the end. Large ones are files of their own, named by their sha256,
+which a thread computes beside the copy. The thread lives from the first large blob to
+:meth:`Spool.flush`: nothing may fork in between.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from fault_injection import seccomp
+
+SMALL_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 20
+_WAITING_FILES = 64  # how far hashing may lag behind before the copy waits for it
+
+
+class Ticket:
+    """Bytes given to a spool. ``key`` is their sha256, known after ``flush`` when they are many."""
+
+    __slots__ = ("key", "size")
+
+    def __init__(self, key: str, size: int) -> None:
+        self.key = key
+        self.size = size
+
+
+class Spool:
+    """Blobs of one trace in ``directory``; also reads them again (it is a ``trace.Blobs``)."""
+
+    def __init__(self, directory: str, *, _reading: bool = False) -> None:
+        """Makes the directory where it is not there; raises OSError when it cannot."""
+        self._directory = directory
+        self._blobs = os.path.join(directory, "blobs")
+        self._reading = _reading
+        self._small: dict[str, tuple[int, int]] = {}
+        flags = os.O_RDONLY if _reading else os.O_RDWR | os.O_CREAT | os.O_APPEND
+        if not _reading:
+            os.makedirs(self._blobs, exist_ok=True)
+            for name in os.listdir(self._blobs):
+                if name.startswith("new-"):  # of a recording that was killed
+                    os.unlink(os.path.join(self._blobs, name))
+        self._file = os.open(os.path.join(directory, "small.bin"), flags | os.O_CLOEXEC, 0o600)
+        self._end = os.fstat(self._file).st_size
+        self._large = 0
+        self._buffer: ctypes.Array[ctypes.c_char] | None = None
+        self._queue: queue.Queue[tuple[str, Ticket] | None] = queue.Queue(_WAITING_FILES)
+        self._thread: threading.Thread | None = None
+        self._error: OSError | None = None
+
+    @classmethod
+    def open(cls, directory: str) -> Self:
+        """A spool that was written before. Raises OSError or ValueError when it is not one."""
+        if not os.path.isdir(os.path.join(directory, "blobs")):
+            raise FileNotFoundError(f"{directory}: no recorded blobs here")
+        spool = cls(directory, _reading=True)
+        try:
+            with open(os.path.join(directory, "small.json"), encoding="ascii") as file:
+                index = json.load(file)
+            spool._small = {str(key): (int(at), int(size)) for key, (at, size) in index.items()}
+        except BaseException:
+            spool.close()
+            raise
+        return spool
+
+    # Writing.
+
+    def add(self, data: bytes) -> Ticket:
+        """Store bytes that are in memory."""
+        if not data:
+            return Ticket("", 0)
+        if len(data) > SMALL_BYTES:
+            path, fd = self._new_file()
+            try:
+                write_whole(fd, data)
+            finally:
+                os.close(fd)
+            return self._hash_later(path, len(data))
+        key = hashlib.sha256(data).hexdigest()
+        if key not in self._small:
+            write_whole(self._file, data)
+            self._small[key] = (self._end, len(data))
+            self._end += len(data)
+        return Ticket(key, len(data))
+
+    def add_memory(self, tid: int, vectors: Sequence[tuple[int, int]]) -> Ticket:
+        """Store what lies at ``(address, size)`` pairs of a waiting thread's memory."""
+        size = sum(length for _, length in vectors)
+        if size <= SMALL_BYTES:
+            return self.add(b"".join(seccomp.read_memory(tid, *vector) for vector in vectors))
+        path, fd = self._new_file()
+        buffer = self._chunk()
+        stored = 0
+        try:
+            for address, length in vectors:
+                while length > 0:
+                    count = seccomp.read_memory_into(tid, address, buffer, min(length, CHUNK_BYTES))
+                    if count == 0:
+                        break
+                    write_whole(fd, memoryview(buffer)[:count])
+                    stored, address, length = stored + count, address + count, length - count
+        finally:
+            os.close(fd)
+        return self._hash_later(path, stored)
+
+    def add_file(self, source: int, offset: int, size: int) -> Ticket:
+        """Store ``size`` bytes from ``offset`` of an open file; fewer when it ends before."""
+        if size <= SMALL_BYTES:
+            return self.add(os.pread(source, max(size, 0), offset))
+        path, fd = self._new_file()
+        view = memoryview(self._chunk())
+        stored = 0
+        try:
+            while stored < size:
+                count = os.preadv(source, [view[: size - stored]], offset + stored)
+                if count == 0:
+                    break
+                write_whole(fd, view[:count])
+                stored += count
+        finally:
+            os.close(fd)
+        return self._hash_later(path, stored)
+
+    def prefix(self, ticket: Ticket, size: int) -> Ticket:
+        """The first ``size`` bytes of what was stored before, as a blob of their own."""
+        if size >= ticket.size:
+            return ticket
+        self.wait_for_hashes()
+        if size <= SMALL_BYTES:
+            return self.add(self.read(ticket.key, 0, size))
+        source = os.open(self.path(ticket.key), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self.add_file(source, 0, size)
+        finally:
+            os.close(source)
+
+    def flush(self) -> None:
+        """Wait until every key is known, end the thread, write the index. May be called again."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        self._buffer = None
+        if self._error is not None:
+            raise self._error
+        if self._reading:
+            return
+        path = os.path.join(self._directory, "small.json")
+        with open(path, "w", encoding="ascii") as file:
+            json.dump({key: list(at) for key, at in sorted(self._small.items())}, file)
+
+    def close(self) -> None:
+        """Give the descriptor back; the directory stays."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    # Reading.
+
+    def is_at(self, directory: str) -> bool:
+        """Whether this spool's blobs lie in ``directory``."""
+        return os.path.isdir(directory) and os.path.samefile(directory, self._directory)
+
+    def holds(self, key: str) -> bool:
+        """Whether the blob is here."""
+        return key in self._small or os.path.exists(os.path.join(self._blobs, key))
+
+    def read(self, key: str, offset: int = 0, size: int = -1) -> bytes:
+        """``size`` bytes of a blob from ``offset`` (-1: to the end). KeyError: no such blob."""
+        if not key:
+            return b""
+        small = self._small.get(key)
+        if small is not None:
+            at, length = small
+            left = max(0, length - offset)
+            return os.pread(self._file, left if size < 0 else min(size, left), at + offset)
+        try:
+            with open(os.path.join(self._blobs, key), "rb", buffering=0) as file:
+                file.seek(offset)
+                return file.read(size)
+        except FileNotFoundError:
+            raise KeyError(key) from None
+
+    def path(self, key: str) -> str:
+        """A file that holds exactly this blob. KeyError: no such blob."""
+        path = os.path.join(self._blobs, key or "empty")
+        if os.path.exists(path):
+            return path
+        data = self.read(key)
+        # Written beside and renamed: another process may ask for the same blob at the same time.
+        part = f"{path}.{os.getpid()}"
+        with open(part, "wb") as file:
+            file.write(data)
+        os.rename(part, path)
+        return path
+
+    # The thread.
+
+    def _chunk(self) -> "ctypes.Array[ctypes.c_char]":
+        if self._buffer is None:
+            self._buffer = ctypes.create_string_buffer(CHUNK_BYTES)
+        return self._buffer
+
+    def _new_file(self) -> tuple[str, int]:
+        self._large += 1
+        path = os.path.join(self._blobs, f"new-{self._large}")
+        return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def _hash_later(self, path: str, size: int) -> Ticket:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._hash_files, name="blob hashes")
+            self._thread.start()
+        ticket = Ticket("", size)
+        self._queue.put((path, ticket))
+        return ticket
+
+    def _hash_files(self) -> None:
+        while (item := self._queue.get()) is not None:
+            path, ticket = item
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    ticket.key = hashlib.file_digest(file, "sha256").hexdigest()
+                final = os.path.join(self._blobs, ticket.key)
+                if os.path.exists(final):
+                    os.unlink(path)
+                else:
+                    os.rename(path, final)
+            except OSError as error:
+                self._error = error
+            self._queue.task_done()
+
+    def wait_for_hashes(self) -> None:
+        """Wait until every key so far is known."""
+        with contextlib.suppress(OSError):
+            self._queue.join()
+
+
+def write_whole(fd: int, data: "bytes | memoryview") -> None:
+    """Write all of ``data``; raises OSError where the disk is full."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
