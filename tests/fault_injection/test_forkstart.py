@@ -1,5 +1,6 @@
 """A program that is forked must not be able to tell: each is run both ways and compared."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fault_injection.attempt import Attempt, Command, Settings
+from fault_injection.attempt import Attempt, Settings, run_attempt
 from fault_injection.forkstart import is_forkable
 from fault_injection.guardian import guarded
 
@@ -221,3 +222,162 @@ def test_a_forked_program_shows_what_a_process_shows(
         states.append((shown(attempt), files))
     own, forked = states
     assert forked == own
+
+
+@pytest.mark.parametrize("options", [(), ("-u",), ("-W", "error"), ("-Xdev",), ("-Bu",)])
+def test_an_option_gives_the_same_program_or_is_refused_by_name(
+    remote: Remote, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    path = script(tmp_path, PROGRAMS["unbuffered"])
+    asked = command(sys.executable, *options, path, cwd=tmp_path)
+    own, forked = (
+        remote.run(asked, Settings(str(tmp_path), timeout_s=20, supervise=False, fork=fork))
+        for fork in (False, True)
+    )
+    if options in ((), ("-u",)):
+        assert shown(forked) == shown(own)
+        # With a buffer, what was written first comes after what needed no flush.
+        assert own.stdout == (b"text raw end\n" if options else b"raw text end\n")
+    else:
+        assert forked.start_error.startswith("cannot be forked: this process was started differ")
+
+
+def test_buffered_and_unbuffered_output_arrive_in_their_own_order(
+    remote: Remote, tmp_path: Path
+) -> None:
+    """A fork must keep what a process keeps in its buffer when it is killed."""
+    source = "import os, sys; sys.stdout.write('in the buffer'); os.kill(os.getpid(), 9)"
+    found = []
+    for env in ({}, {"PYTHONUNBUFFERED": "1"}):
+        asked = python(tmp_path, source, env=env)
+        settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=True)
+        found.append(remote.run(asked, settings).stdout)
+    assert found == [b"", b"in the buffer"]
+
+
+def test_a_module_runs_as_under_minus_m(remote: Remote, tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").write_text("print('package', __name__)\n")
+    (package / "__main__.py").write_text(
+        "import sys\nfrom . import part\n"
+        "print(__name__, __package__, __file__, __spec__.name, sys.argv, sys.path[0], part.x)\n"
+        "print(sorted(globals()), sys.orig_argv[1:])\n1 / 0\n"
+    )
+    (package / "part.py").write_text("x = __name__\n")
+    for words in (("trainer", "a"), ("trainer.part",), ("nowhere",)):
+        asked = command(sys.executable, "-m", *words, cwd=tmp_path)
+        own, forked = (
+            remote.run(asked, Settings(str(tmp_path), timeout_s=20, supervise=False, fork=fork))
+            for fork in (False, True)
+        )
+        assert shown(forked) == shown(own), words
+        assert own.exit_code == (0 if words[0] == "trainer.part" else 1)
+
+
+def test_a_link_and_a_relative_name_find_their_own_directory(
+    remote: Remote, tmp_path: Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    script(tmp_path / "real", "import sys; print(sys.argv, sys.path[0], __file__)")
+    (tmp_path / "link.py").symlink_to("real/program.py")
+    for name in ("real/program.py", "link.py", "./real/../link.py"):
+        asked = command(sys.executable, name, cwd=tmp_path)
+        own, forked = (
+            remote.run(asked, Settings(str(tmp_path), timeout_s=20, supervise=False, fork=fork))
+            for fork in (False, True)
+        )
+        assert own.exit_code == 0
+        assert shown(forked) == shown(own), name
+
+
+def test_each_fork_draws_its_own_random_numbers_as_each_process_does(
+    remote: Remote, tmp_path: Path
+) -> None:
+    source = "import random, numpy.random as n; print(random.random(), n.rand(), n.rand())"
+    asked = python(tmp_path, source)
+    settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=True)
+    first, second = (remote.run(asked, settings).stdout.split() for _ in range(2))
+    assert not set(first) & set(second)
+    assert len(first) == 3
+
+
+def test_a_fork_changes_nothing_in_the_process_that_forked(remote: Remote, tmp_path: Path) -> None:
+    asked = python(
+        tmp_path,
+        """
+        import os, sys, signal, random
+        print(os.environ.get("LEFT"), "left" in sys.modules, signal.getsignal(signal.SIGUSR1))
+        os.environ["LEFT"] = "1"; sys.modules["left"] = sys
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.umask(0o77); os.chdir("/")
+        """,
+    )
+    settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=True)
+    outputs = [remote.run(asked, settings).stdout for _ in range(2)]
+    assert outputs == [b"None False 0\n"] * 2
+
+
+REFUSED = {
+    "the command does not start the Python that runs this process": ["/bin/sh", "x.sh"],
+    "option -c of Python needs a process of its own": [sys.executable, "-c", "pass"],
+    "option -i of Python needs a process of its own": [sys.executable, "-i", "x.py"],
+    "no script and no module is named": [sys.executable],
+    "'-' is not a script or a module": [sys.executable, "-"],
+    "'--version' is not a script or a module": [sys.executable, "--version"],
+    "{cwd}/absent.py is not a file": [sys.executable, "absent.py"],
+    "{cwd}/. is not a file": [sys.executable, "."],
+    "{cwd}/broken.py does not compile": [sys.executable, "broken.py"],
+    "{cwd}/null.py does not compile": [sys.executable, "null.py"],
+    "{cwd}/archive.py is not a Python source file": [sys.executable, "archive.py"],
+    "{cwd}/x.pyc is not a Python source file": [sys.executable, "x.pyc"],
+}
+
+
+@pytest.mark.parametrize("reason", sorted(REFUSED))
+def test_what_cannot_be_forked_is_refused_with_the_reason(tmp_path: Path, reason: str) -> None:
+    (tmp_path / "broken.py").write_text("if True print(1)\n")
+    (tmp_path / "null.py").write_bytes(b"x = 1\n\0")
+    (tmp_path / "archive.py").write_bytes(b"PK\x03\x04")
+    (tmp_path / "x.pyc").write_bytes(b"")
+    found = is_forkable(tuple(REFUSED[reason]), env={**os.environ}, cwd=str(tmp_path))
+    assert found == reason.format(cwd=tmp_path)
+
+
+def test_an_environment_that_a_fork_cannot_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script(tmp_path, "pass")
+    for name in ("PYTHONHASHSEED", "PYTHONOPTIMIZE", "OMP_NUM_THREADS", "PYTHONWARNINGS"):
+        monkeypatch.delenv(name, raising=False)
+    here = {**os.environ}
+    asked = (sys.executable, path)
+    assert is_forkable(asked, env=here, cwd="/") is None
+    for name, value, words in (
+        ("PYTHONHASHSEED", "7", "started differently: hash"),
+        ("PYTHONOPTIMIZE", "1", "started differently: flags"),
+        ("PYTHONWARNINGS", "error", "started differently: warnings"),
+        ("OMP_NUM_THREADS", "2", "OMP_NUM_THREADS is read when libraries are loaded"),
+    ):
+        found = is_forkable(asked, env={**here, name: value}, cwd="/")
+        assert found is not None
+        assert words in found
+
+
+def test_a_module_beside_the_script_that_hides_a_loaded_one_is_refused(tmp_path: Path) -> None:
+    """A process would import the program's own ``dataclasses``; a fork has the library's."""
+    path = script(tmp_path, "import dataclasses; print(dataclasses.mine)")
+    here = {**os.environ}
+    assert is_forkable((sys.executable, path), env=here) is None
+    (tmp_path / "dataclasses").mkdir()
+    assert is_forkable((sys.executable, path), env=here) is None  # not a package: does not hide
+    (tmp_path / "dataclasses" / "__init__.py").touch()
+    found = is_forkable((sys.executable, path), env=here)
+    assert found == f"{tmp_path}/dataclasses has the name of a module that is loaded already"
+
+
+def test_what_cannot_be_forked_is_an_error_of_the_start(tmp_path: Path) -> None:
+    asked = command("/bin/true", cwd=tmp_path)
+    settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=True)
+    attempt = run_attempt(asked, settings)
+    assert attempt.start_error.startswith("cannot be forked: the command does not start")
+    assert not attempt.started_ok
