@@ -8,7 +8,7 @@ cut        within an operation, at a page: what lies before is there, the rest i
 tail       an append that begins inside a page: the old bytes, then zeros to that page's end
 torn       (tears) within an operation, at any byte of an append, at a sector of an overwrite
 hole       (tears) the second half of an operation is there, the first half is not
-without    (tears) one operation lost, the later ones there
+without    (tears) one operation lost, the later ones there (not where they share a sector)
 grown      (grows_empty) the length of the end, the bytes of the beginning, zeros between
 
 A file with many pending operations takes the ``after`` and ``without`` forms of a few of them, and
@@ -104,6 +104,8 @@ def _candidates(
                 yield f"grown#{index}", grown, f"{whole.size} bytes, zeros from {kept.size} on"
     if model.tears and len(pending) > 1:
         for index in steps:
+            if _shares_a_sector(operations[index], [operations[i] for i in pending]):
+                continue  # the page cache writes what both left there, or nothing
             kept = history.content(inode, (*covered, *(i for i in pending if i != index)))
             yield f"without#{index}", kept, f"whole but for #{index}, which is lost"
 
@@ -149,6 +151,20 @@ def _pages(start: int, end: int) -> list[int]:
     if first > last:
         return []
     return [page * PAGE_BYTES for page in sorted({first, (first + last) // 2, last})]
+
+
+def _shares_a_sector(op: Operation, others: list[Operation]) -> bool:
+    """Whether another write touches a sector that ``op`` touches."""
+    if op.kind is not Kind.WRITE:
+        return False
+    first, last = op.offset // SECTOR_BYTES, (op.offset + op.size - 1) // SECTOR_BYTES
+    return any(
+        other.index != op.index
+        and other.kind is Kind.WRITE
+        and other.offset // SECTOR_BYTES <= last
+        and (other.offset + other.size - 1) // SECTOR_BYTES >= first
+        for other in others
+    )
 
 
 def _a_few(indices: tuple[int, ...]) -> tuple[int, ...]:

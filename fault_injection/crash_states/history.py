@@ -64,6 +64,7 @@ class History:
     _contents: dict[tuple[int, tuple[int, ...]], Content] = field(default_factory=dict)
     _entries: dict[tuple[int, int], dict[bytes, int]] = field(default_factory=dict)
     _size_changes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _words: list[str] = field(default_factory=list)  # filled by describe.operation_words
 
     def entries(self, directory: int, durable: int) -> dict[bytes, int]:
         """Name to inode in ``directory`` when ``durable`` is; not to be changed by the caller."""
@@ -121,8 +122,11 @@ class History:
         return of_blob(node.blob, node.size) if node is not None else EMPTY
 
 
-def prepare(trace: Trace) -> History:
-    """Read a trace once. ValueError when its indices are not those of a list."""
+def prepare(trace: Trace, store: ContentStore | None = None) -> History:
+    """Read a trace once, over a store of its blobs if there is one already.
+
+    ValueError when the operations' indices are not their positions.
+    """
     for position, op in enumerate(trace.operations):
         if op.index != position:
             raise ValueError(f"operation at position {position} of the trace says #{op.index}")
@@ -146,7 +150,7 @@ def prepare(trace: Trace) -> History:
             chains.setdefault(slot, []).append(name_op.bit)
     return History(
         trace=trace,
-        store=ContentStore(trace.blobs),
+        store=store or ContentStore(trace.blobs),
         names=names,
         bit_of={op.index: op.bit for op in names},
         touch=touch,

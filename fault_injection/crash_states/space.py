@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from fault_injection.crash_states.content import ContentStore
 from fault_injection.crash_states.forms import Form, forms
 from fault_injection.crash_states.history import History, happened_before, prepare
 from fault_injection.crash_states.models import (
@@ -21,9 +22,10 @@ from fault_injection.crash_states.models import (
 )
 from fault_injection.crash_states.tree import Entry, term
 from fault_injection.crash_states.view import View, Views, groups
-from fault_injection.trace import FileType, Kind, Trace
+from fault_injection.trace import Blobs, FileType, Kind, Trace
 
 _SPACES_KEPT = 8
+_STORES_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,13 @@ class HotFile:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """See the module. ``orders`` holds, by bit, what must be durable with that operation."""
+    """See the module. ``orders`` holds, by bit, what must be durable with that operation;
+    ``replacing``, by inode, the bits of the renames that flush its data; ``seen`` the operations
+    that the world sees."""
 
     history: History
     model: Model
+    seen: frozenset[int]
     views: Views
     contexts: tuple[Context, ...]
     orders: tuple[int, ...]
@@ -128,6 +133,19 @@ class Space:
         return sum(term(path, entry, first) for path in paths)
 
 
+_stores: OrderedDict[int, ContentStore] = OrderedDict()
+
+
+def _store_of(blobs: Blobs) -> ContentStore:
+    """The store over ``blobs``: one for all models and all edits of a trace."""
+    store = _stores.get(id(blobs))
+    if store is None:
+        store = _stores[id(blobs)] = ContentStore(blobs)  # which keeps the blobs, and so the id
+        while len(_stores) > _STORES_KEPT:
+            _stores.popitem(last=False)
+    return store
+
+
 _spaces: "OrderedDict[tuple[int, str, frozenset[int]], tuple[Trace, Space]]" = OrderedDict()
 
 
@@ -157,7 +175,7 @@ def space_of(trace: Trace, model: str, outputs: Collection[int] | None = None) -
 
 
 def _open(trace: Trace, model: Model, outputs: frozenset[int]) -> Space:
-    history = prepare(trace)
+    history = prepare(trace, _store_of(trace.blobs))
     replacing: dict[int, list[int]] = {}
     if model.flushes_replacing_rename:
         for name_op in history.names:
@@ -167,6 +185,7 @@ def _open(trace: Trace, model: Model, outputs: frozenset[int]) -> Space:
     return Space(
         history=history,
         model=model,
+        seen=outputs,
         views=Views(history),
         contexts=tuple(contexts(history, model, outputs=outputs)),
         orders=tuple(order_of(history, model, op.bit) for op in history.names),

@@ -7,7 +7,7 @@ in every recording of the same program: the place's label, indices of operations
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,13 +120,15 @@ def make_state(
     )
 
 
-def rebuild(trace: Trace, model: str, descriptor: str) -> State:
-    """The state that ``descriptor`` describes.
+def rebuild(
+    trace: Trace, model: str, descriptor: str, *, outputs: Collection[int] | None = None
+) -> State:
+    """The state that ``descriptor`` describes (``outputs`` as it was enumerated with).
 
     ValueError when it is not a descriptor, is one of another model or trace, or describes
     something that the model does not allow there.
     """
-    space = space_of(trace, model)
+    space = space_of(trace, model, outputs)
     try:
         said: dict[str, Any] = json.loads(descriptor)
         place, lost = int(said["place"]), [int(i) for i in said["lost"]]

@@ -1,0 +1,265 @@
+"""Whether a real outcome is one that a model allows: a check of constraints, not of membership.
+
+The enumeration tries some sets and some forms; a real file system may show any that the model
+allows. This check therefore asks whether there is *any* allowed set of durable operations under
+which each name holds what the real tree has there, and whether each file's bytes are ones that the
+model allows: a length that the file had or passed through, and in each page (posix: each sector,
+and each byte where the file had grown) bytes of one of the versions since its last sync.
+
+The search goes from the root down, a name at a time, and decides operations in or out; what is
+hidden is left undecided. It is bounded, and says when it gave up. Modes, owners and times are not
+compared: chmod is not in the models.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fault_injection.crash_states.content import Content, ContentStore, cut
+from fault_injection.crash_states.forms import PAGE_BYTES, SECTOR_BYTES
+from fault_injection.crash_states.models import Context, each_bit
+from fault_injection.crash_states.space import Space, is_allowed, space_of
+from fault_injection.crash_states.tree import Entry, VisibleTree, show
+from fault_injection.trace import ROOT_INODE, FileType, Trace
+
+_MOST_STEPS = 200_000
+_WINDOW_BYTES = 64 << 10
+
+
+def contains(
+    trace: Trace,
+    model: str,
+    place: int,
+    tree: VisibleTree,
+    *,
+    outputs: Collection[int] | None = None,
+) -> str | None:
+    """None when ``tree`` may be what a crash after ``place`` operations leaves under ``model``.
+
+    Otherwise the nearest difference, in words. ValueError when the trace has no such place.
+    """
+    space = space_of(trace, model, outputs)
+    if not 0 <= place < len(space.contexts):
+        raise ValueError(f"crash place {place}: the trace has 0 to {len(space.contexts) - 1}")
+    return _Search(space, space.contexts[place], tree).run()
+
+
+class _Goal(NamedTuple):
+    """A name that must hold what the real tree has at ``path``."""
+
+    path: bytes
+    directory: int
+    name: bytes
+
+
+_Goals = tuple[_Goal, "_Goals"] | None  # a linked list, shared between branches
+
+
+@dataclass(slots=True)
+class _Branch:
+    goals: "_Goals"
+    inside: int
+    outside: int
+    files: tuple[tuple[bytes, int], ...]
+    met: int
+
+
+@dataclass(slots=True)
+class _Search:
+    """One question. ``best`` is the difference at the branch that met the most goals."""
+
+    space: Space
+    context: Context
+    tree: VisibleTree
+    best: tuple[int, str] = (-1, "")
+    listings: dict[bytes, list[bytes]] = field(default_factory=dict)
+    ups: dict[int, int] = field(default_factory=dict)
+    matched: dict[tuple[object, ...], str | None] = field(default_factory=dict)
+
+    def run(self) -> str | None:
+        for path in self.tree.entries:
+            above, _, name = path.rpartition(b"/")
+            self.listings.setdefault(above, []).append(name)
+        for bit in each_bit(self.context.applied):
+            for need in each_bit(self.space.orders[bit] & self.context.applied):
+                self.ups[need] = self.ups.get(need, 0) | 1 << bit
+        goals = self._goals_of(b"", ROOT_INODE, None)
+        start = _Branch(goals, self.context.guaranteed, 0, (), 0)
+        branches = [start]
+        for _ in range(_MOST_STEPS):
+            if not branches:
+                return self.best[1]
+            branch = branches.pop()
+            if branch.goals is None:
+                if self._holds(branch):
+                    return None
+                continue
+            # The last one pushed is tried first: prefer more being durable.
+            branches.extend(self._steps(branch))
+        return f"undecided: more than {_MOST_STEPS} steps of search"
+
+    def _goals_of(self, path: bytes, directory: int, rest: _Goals) -> _Goals:
+        """The goals of one directory, before ``rest``."""
+        node = self.space.history.trace.start.get(directory)
+        names = set(node.entries) if node is not None else set()
+        names.update(name for parent, name in self.space.history.chains if parent == directory)
+        names.update(self.listings.get(path, ()))
+        for name in sorted(names, reverse=True):
+            below = path + b"/" + name if path else name
+            rest = (_Goal(below, directory, name), rest)
+        return rest
+
+    def _steps(self, branch: _Branch) -> Iterator[_Branch]:
+        """The branches in which the first goal is met."""
+        assert branch.goals is not None
+        goal, rest = branch.goals
+        real = self.tree.entries.get(goal.path)
+        why: list[str] = []
+        reached = False
+        for inode, inside, outside in self._options(goal, branch):
+            problem = self._differs(real, inode, inside)
+            if problem is not None:
+                why.append(problem)
+                continue
+            goals, files = rest, branch.files
+            if real is not None and real.type is FileType.DIRECTORY:
+                goals = self._goals_of(goal.path, inode, rest)
+            elif real is not None and real.type is FileType.FILE:
+                files = (*files, (goal.path, inode))
+            reached = True
+            yield _Branch(goals, inside, outside, files, branch.met + 1)
+        if not reached and branch.met > self.best[0]:
+            reasons = "; or ".join(dict.fromkeys(why)) or "fits no set that explains the others"
+            self.best = (branch.met, f"{show(goal.path)}: {reasons}")
+
+    def _options(self, goal: _Goal, branch: _Branch) -> Iterator[tuple[int, int, int]]:
+        """What the slot may hold, with the decisions that this takes: (inode or -1, in, out)."""
+        history = self.space.history
+        node = history.trace.start.get(goal.directory)
+        value = node.entries.get(goal.name, -1) if node is not None else -1
+        slot = (goal.directory, goal.name)
+        chain = [b for b in history.chains.get(slot, ()) if self.context.applied >> b & 1]
+        for count in range(len(chain) + 1):
+            inside, outside = branch.inside, branch.outside
+            if count:
+                bit = chain[count - 1]
+                inside |= self.space.orders[bit] & self.context.applied
+                value = dict(history.names[bit].sets)[slot]
+            if count < len(chain):
+                outside |= self.ups[chain[count]]
+            if not inside & outside:
+                yield value, inside, outside
+
+    def _differs(self, real: Entry | None, inode: int, inside: int) -> str | None:
+        """Why the real entry cannot be this inode; None when it can."""
+        if real is None or inode < 0:
+            if real is None and inode < 0:
+                return None
+            return "is there, and must not be" if real is not None else "is missing"
+        kind = self.space.history.types.get(inode, FileType.OTHER)
+        if real.type is not kind:
+            return f"is a {real.type}, and must be a {kind}"
+        if kind is FileType.SYMLINK and real.target != self.space.history.targets.get(inode):
+            return f"points to {show(real.target)}"
+        if kind is FileType.FILE:
+            return self._bytes_differ(real, inode, inside)
+        return None
+
+    def _bytes_differ(self, real: Entry, inode: int, durable: int) -> str | None:
+        assert real.content is not None
+        covered, pending = self.space.split(self.context, durable, inode)
+        key = (inode, covered, pending, real.digest)
+        if key not in self.matched:
+            self.matched[key] = bytes_differ(
+                self.space,
+                inode,
+                covered=covered,
+                pending=pending,
+                real=real.content,
+                digest=real.digest,
+                store=self.tree.store,
+            )
+        return self.matched[key]
+
+    def _holds(self, branch: _Branch) -> bool:
+        """Whether the operations decided to be in, and no others, explain the whole tree."""
+        if not is_allowed(self.space, self.context, branch.inside):
+            return False
+        for path, inode in branch.files:
+            problem = self._bytes_differ(self.tree.entries[path], inode, branch.inside)
+            if problem is not None:
+                if branch.met > self.best[0]:
+                    self.best = (branch.met, f"{show(path)}: {problem}")
+                return False
+        return True
+
+
+def bytes_differ(
+    space: Space,
+    inode: int,
+    *,
+    covered: tuple[int, ...],
+    pending: tuple[int, ...],
+    real: Content,
+    digest: str,
+    store: ContentStore,
+) -> str | None:
+    """Why ``real`` (read from ``store``) cannot be what came back of a file; None when it can."""
+    if any(form.digest == digest for form in space.forms_of(inode, covered, pending)):
+        return None
+    history = space.history
+    versions = [
+        history.content(inode, tuple(sorted((*covered, *pending[:count]))))
+        for count in range(len(pending) + 1)
+    ]
+    sizes = sorted({version.size for version in versions})
+    problem = _length_differs(real.size, sizes, tears=space.model.tears)
+    if problem is not None:
+        return problem
+    for start in range(0, real.size, _WINDOW_BYTES):
+        end = min(start + _WINDOW_BYTES, real.size)
+        at = _window_differs(space, versions, start, store.read(real, start, end))
+        if at >= 0:
+            return f"byte {at} of {real.size} is of no version since the last sync"
+    return None
+
+
+def _length_differs(size: int, sizes: list[int], *, tears: bool) -> str | None:
+    between = sizes[0] <= size <= sizes[-1]
+    if size in sizes or (between and (tears or size % PAGE_BYTES == 0)):
+        return None
+    if len(sizes) == 1:
+        return f"is {size} bytes long, and must be {sizes[0]}"
+    return f"is {size} bytes long, and may be {', '.join(map(str, sizes))} or pages between"
+
+
+def _window_differs(space: Space, versions: list[Content], start: int, real: bytes) -> int:
+    """The first offset in this window whose bytes no version explains; -1: all are explained."""
+    model = space.model
+    unit = SECTOR_BYTES if model.tears else PAGE_BYTES
+    smallest = min(version.size for version in versions)
+    # The newest first: it nearly always explains everything. Read only as far as needed.
+    texts: list[bytes] = []
+    ends: list[int] = []
+    left = list(range(0, len(real), unit))
+    for version in reversed(versions):
+        pieces = cut(version, start, start + len(real))
+        text = space.history.store.read(Content(pieces, len(real)))
+        texts.append(text)
+        ends.append(version.size)
+        left = [
+            at
+            for at in left
+            if real[at : at + unit] != text[at : at + unit]
+            or not (model.grows_empty or version.size > start + at)
+        ]
+        if not left:
+            return -1
+    for at in left:
+        # Below the smallest length a sector is written as a whole; above, bytes may mix.
+        if not model.tears or start + at + unit <= smallest:
+            return start + at
+        for i in range(at, min(at + unit, len(real))):
+            if all(text[i] != real[i] for text in texts):
+                return start + i
+    return -1
