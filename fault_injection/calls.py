@@ -29,6 +29,16 @@ _RESOLVE_IN_ROOT = 0x10
 _OPEN_HOW = struct.Struct("=QQQ")
 
 
+def _place_of_change(
+    view: View, tid: int, dirfd: int, path: bytes, *, follow: bool = False
+) -> Location | None:
+    """Where a name is about to change; a directory outside the root is noted as changed."""
+    where = view.locate(tid, dirfd, path, follow=follow)
+    if where is not None and not where.inside and view.knows_any:
+        view.dirty.add(where.parent_key)
+    return where
+
+
 def _open_path(
     view: View, tid: int, name: str, *, dirfd: int, address: int, flags: int, resolve: int = 0
 ) -> Request | None:
@@ -45,7 +55,7 @@ def _open_path(
         return Request(tid, name, "create", Kind.CREATE, b"~", first=nameless, flags=flags)
     exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL
     follow = not (exclusive or flags & os.O_NOFOLLOW)
-    where = view.locate(tid, dirfd, path, follow=follow)
+    where = _place_of_change(view, tid, dirfd, path, follow=follow)
     if where is None:
         return None
     status = where.status
@@ -102,7 +112,7 @@ def _make(
     view: View, tid: int, name: str, verb: str, kind: Kind, dirfd: int, path: bytes, **more: bytes
 ) -> Request | None:
     """A call that gives a new name, and fails when the name is taken."""
-    where = view.locate(tid, dirfd, path, follow=False)
+    where = _place_of_change(view, tid, dirfd, path)
     if where is None or where.status is not None or not where.inside:
         return None
     return Request(tid, name, verb, kind, where.name, first=where, target=more.get("target", b""))
@@ -144,7 +154,7 @@ def _at_path(tid: int, name: str, args: Arguments) -> tuple[int, bytes]:
 def _unlink(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     at, path = _at_path(tid, name, args)
     directory = name == "rmdir" or (name == "unlinkat" and args[2] & AT_REMOVEDIR != 0)
-    where = view.locate(tid, at, path, follow=False)
+    where = _place_of_change(view, tid, at, path)
     if where is None or where.status is None or not where.inside:
         return None
     if stat.S_ISDIR(where.status.st_mode) != directory:
@@ -159,8 +169,8 @@ def _rename(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     else:
         old_at, old, new_at, new = signed(args[0]), args[1], signed(args[2]), args[3]
         flags = args[4] if name == "renameat2" else 0
-    first = view.locate(tid, old_at, read_c_string(tid, old), follow=False)
-    second = view.locate(tid, new_at, read_c_string(tid, new), follow=False)
+    first = _place_of_change(view, tid, old_at, read_c_string(tid, old))
+    second = _place_of_change(view, tid, new_at, read_c_string(tid, new))
     if first is None or second is None or first.status is None:
         return None
     if not first.inside and not second.inside:
@@ -197,7 +207,7 @@ def _link(view: View, tid: int, name: str, args: Arguments) -> Request | None:
         old_at, old, new_at, new, flags = AT_FDCWD, args[0], AT_FDCWD, args[1], 0
     else:
         old_at, old, new_at, new, flags = signed(args[0]), args[1], signed(args[2]), *args[3:5]
-    second = view.locate(tid, new_at, read_c_string(tid, new), follow=False)
+    second = _place_of_change(view, tid, new_at, read_c_string(tid, new))
     if second is None or second.status is not None or not second.inside:
         return None
     path = read_c_string(tid, old)

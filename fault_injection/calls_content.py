@@ -9,7 +9,7 @@ import stat
 import struct
 from collections.abc import Callable
 
-from fault_injection.procfs import AT_FDCWD, View, fd_status, fd_text, signed
+from fault_injection.procfs import AT_FDCWD, View, fd_status, fd_text, key_of, signed
 from fault_injection.requests import Request, refused
 from fault_injection.seccomp import Match, read_c_string, read_memory
 from fault_injection.syscalls import NUMBERS
@@ -50,23 +50,29 @@ def _iovecs(tid: int, address: int, count: int) -> tuple[tuple[int, int], ...]:
     return tuple(vectors)
 
 
-def _file(view: View, tid: int, fd: int) -> tuple[bytes, os.stat_result] | None:
-    """Text and status of a regular file of the tree behind a descriptor; None for all else."""
-    text = fd_text(tid, fd)
+def _file(
+    view: View, tid: int, fd: int, text: bytes | None = None
+) -> tuple[bytes, os.stat_result] | None:
+    """Text and status of a regular file of the tree behind a descriptor that is to be changed."""
+    if text is None:
+        text = fd_text(tid, fd)
     if not view.is_inside(text) and not (view.knows_any and text.startswith(b"/")):
         return None
     status = fd_status(tid, fd)
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
     if not view.is_inside(text) and not view.knows(status):
+        if status.st_dev == view.device:
+            view.dirty.add(key_of(status))
         return None
     return text, status
 
 
 def _write(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     fd = signed(args[0])
-    stream = view.outputs.get(fd_text(tid, fd), "") if view.outputs else ""
-    found = None if stream else _file(view, tid, fd)
+    text = fd_text(tid, fd)
+    stream = view.outputs.get(text, "")
+    found = None if stream else _file(view, tid, fd, text)
     if not stream and found is None:
         return None
     offset, flags = -1, 0
@@ -148,10 +154,11 @@ def _copy(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     fd, size = signed(fd), min(size, MAX_RW_COUNT)
     if size == 0:
         return None
-    stream = view.outputs.get(fd_text(tid, fd), "")
+    text = fd_text(tid, fd)
+    stream = view.outputs.get(text, "")
     if stream:
         return _copy_to_output(tid, name, stream, size, fd=signed(source), args=args)
-    found = _file(view, tid, fd)
+    found = _file(view, tid, fd, text)
     if found is None:
         return None
     offset = -1

@@ -8,7 +8,7 @@ import stat
 import struct
 from collections.abc import Callable
 
-from fault_injection.procfs import AT_FDCWD, View, fd_info, fd_status, fd_text, signed
+from fault_injection.procfs import AT_FDCWD, View, fd_info, fd_status, fd_text, key_of, signed
 from fault_injection.requests import Request, refused
 from fault_injection.seccomp import Match, read_c_string, read_memory
 from fault_injection.syscalls import NUMBERS
@@ -29,6 +29,8 @@ def _mmap(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
     if not view.is_inside(text) and not view.knows(status):
+        if args[2] & _PROT_WRITE:
+            view.dirty.add(key_of(status))
         return None
     where = view.label(text).decode(errors="replace")
     if args[2] & _PROT_WRITE:

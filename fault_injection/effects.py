@@ -9,7 +9,6 @@ bytes) counts as done once its thread is out of the call.
 
 import os
 import stat
-import time
 from dataclasses import dataclass, field
 
 from fault_injection.calls import O_TMPFILE_BIT, RENAME_EXCHANGE
@@ -22,7 +21,6 @@ from fault_injection.trace import FileType, Kind
 
 _O_ACCMODE, _O_APPEND, _O_DSYNC, _O_SYNC = 3, 0o2000, 0o10000, 0o4010000
 _TAIL_BYTES = 4096
-_CLOCK_REALTIME_COARSE = 5  # the clock of the kernel's time stamps of files
 
 SYNCS = (Kind.FSYNC, Kind.FDATASYNC, Kind.SYNC)
 _UNSEEN = (*SYNCS, Kind.META)
@@ -83,8 +81,6 @@ class Effects:
         self.tree = tree
         self.spool = spool
         self.problem = ""
-        self._started_ns = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
-        self._clean: dict[tuple[int, int], tuple[int, int]] = {}
 
     # Before the call.
 
@@ -286,8 +282,8 @@ class Effects:
     ) -> int:
         """The inode of something moved or linked; made, with its content, when it is from outside.
 
-        Such content is durable if it was there before the attempt, or if the attempt has fsynced
-        it since it last changed it; else it is data not yet synced, as if just written.
+        Such content is durable unless the attempt has written it and not synced it since; then it
+        is data not yet synced, as if just written.
         """
         if key_of(status) in self.tree:
             return self.tree.inodes[key_of(status)]
@@ -313,8 +309,8 @@ class Effects:
             for below in sorted(os.listdir(path)):
                 child = path + b"/" + below
                 self._bring_in(drafts, os.lstat(child), inode, below, child)
-        synced = self._clean.get(key_of(status)) == (status.st_size, status.st_mtime_ns)
-        if synced or status.st_ctime_ns < self._started_ns:
+        content = self.tree.sizes.get(inode, 0) or len(self.tree.entries.get(inode, ()))
+        if content and key_of(status) not in self.view.dirty:
             drafts.append(Draft(Kind.FSYNC, inode=inode))
         return inode
 
@@ -372,16 +368,16 @@ class Effects:
     def _unseen(self, request: Request) -> list[Draft]:
         assert request.kind is not None
         if request.kind is Kind.SYNC:
+            self.view.dirty.clear()
             return [Draft(Kind.SYNC)]
         status = request.status
         assert status is not None
-        inode = self.tree.inodes.get(key_of(status)) if key_of(status) in self.tree else None
+        key = key_of(status)
         if request.inside:
             inode = self._inode(request)
-        elif inode is None:
-            now = fd_status(request.tid, request.fd)
-            if now is not None and os.path.samestat(now, status):
-                self._clean[key_of(status)] = (now.st_size, now.st_mtime_ns)
+        else:
+            self.view.dirty.discard(key)
+            inode = self.tree.inodes[key] if key in self.tree else None
         return [] if inode is None else [Draft(request.kind, inode=inode)]
 
     def _write(self, pending: Pending, final: bool) -> list[Draft] | None:

@@ -62,6 +62,9 @@ class View:
         self.device = os.stat(root).st_dev
         self.outputs: dict[bytes, str] = {}
         self.shared_mappings = False
+        # Files and directories outside the root, changed and not synced since: for the day that
+        # they are moved in.
+        self.dirty: set[tuple[int, int]] = set()
         self._known: Container[tuple[int, int]] = ()
         self.knows_any = False
 
@@ -148,12 +151,7 @@ class View:
             if found is None:
                 return None
             parent, key = found
-            status: os.stat_result | None
-            try:
-                status = os.lstat(parent + b"/" + name)
-            except (FileNotFoundError, NotADirectoryError):
-                # A path in another mount namespace is not reachable by its text, but as itself.
-                status = lstat(head + b"/" + name)
+            status = lstat(parent + b"/" + name)
             if status is not None and follow and stat.S_ISLNK(status.st_mode):
                 if parent.startswith(b"/proc/"):
                     return self._magic(parent + b"/" + name)

@@ -100,9 +100,9 @@ class Recorder:
         return self._why
 
     @property
-    def seen(self) -> list[tuple[str, bytes, int]]:
-        """What the world saw, in order: source, bytes, and the operation's index (-1 in light
-        mode, and before :meth:`finish`)."""
+    def seen(self) -> list[tuple[str, bytes, int, str]]:
+        """What the world saw, in order: source, bytes, the operation's index (-1 in light mode,
+        and before :meth:`finish`), and the place of the call that showed it."""
         return self._sightings.listed()
 
     def watch_output(self, fd: int, stream: str) -> None:

@@ -345,3 +345,48 @@ def killed_at(place: str) -> Answer:
         return "failed"
 
     return answer
+
+
+def spell(op: Operation) -> str:
+    """An operation in a few words, for exact comparisons: inodes as numbers, names as text."""
+    name, new_name = op.name.decode("latin-1"), op.new_name.decode("latin-1")
+    match op.kind:
+        case Kind.CREATE | Kind.MKDIR | Kind.LINK | Kind.UNLINK | Kind.RMDIR:
+            return f"{op.kind} {op.inode} at {op.parent}/{name}"
+        case Kind.SYMLINK:
+            return f"symlink {op.inode} at {op.parent}/{name} to {op.target.decode('latin-1')}"
+        case Kind.RENAME | Kind.EXCHANGE:
+            word = "with" if op.kind is Kind.EXCHANGE else "over"
+            other = f" {word} {op.replaced}" if op.replaced >= 0 else ""
+            where = f"{op.parent}/{name} to {op.new_parent}/{new_name}"
+            return f"{op.kind} {op.inode} from {where}{other}"
+        case Kind.WRITE:
+            synced = f" synced {op.synced}" if op.synced else ""
+            return f"write {op.inode} {op.offset}+{op.size}{synced}"
+        case Kind.TRUNCATE:
+            return f"truncate {op.inode} to {op.size}"
+        case Kind.ALLOCATE | Kind.PUNCH | Kind.COLLAPSE | Kind.INSERT:
+            return f"{op.kind} {op.inode} {op.offset}+{op.size}{' keep' if op.keep_size else ''}"
+        case Kind.OUTPUT:
+            return f"output {op.stream} {op.size}"
+        case Kind.SYNC:
+            return "sync"
+        case _:
+            return f"{op.kind} {op.inode}"
+
+
+def spelled(run: Recorded) -> list[str]:
+    """All operations of a run in words."""
+    return [spell(op) for op in run.trace.operations]
+
+
+# For programs under test: system calls that Python has no function for.
+SYSCALL = """
+import ctypes, os
+from fault_injection.syscalls import NUMBERS
+_libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    args = [ctypes.c_long(a) if isinstance(a, int) else a for a in args]
+    result = _libc.syscall(ctypes.c_long(NUMBERS[name]), *args)
+    return result if result >= 0 else -ctypes.get_errno()
+"""
