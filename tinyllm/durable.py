@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from typing import cast
 
 from tinyllm.errors import StorageFailed, storage_failed
 
@@ -22,6 +24,7 @@ Bytes = bytes | memoryview
 # How file systems say that a directory cannot be synced (CIFS, sshfs, shared folders of VMs).
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS})
 _IOV_MAX = 1024
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,28 @@ def sync_file(fd: int, *, path: str) -> None:
     """fsync a file; never tried twice."""
     with doing("fsync", path):
         os.fsync(fd)
+
+
+def start_writeback(fd: int, *, offset_bytes: int, size_bytes: int) -> None:
+    """Ask the kernel to begin writing a range to the disk, without waiting.
+
+    A hint only: the disk then works while the next bytes are prepared. Whether anything arrived is
+    for the fsync to say, so an error here is none.
+    """
+    call = _sync_file_range()
+    if call is not None:
+        call(fd, offset_bytes, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is None:
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return cast("Callable[[int, int, int, int], int]", call)
 
 
 def make_durable_directories(path: str, *, unsupported: Callable[[str, str], None]) -> None:

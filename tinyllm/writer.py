@@ -30,6 +30,7 @@ from tinyllm.durable import (
     make_directory,
     open_directory,
     rename,
+    start_writeback,
     sync_directory,
     sync_file,
     write_all,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
 # Copies of tensors that are not contiguous may wait for their hash in this many batches.
 _LAG_BATCHES = 2
 _MAX_PIECES = 1024
+
+# From this size on the disk is set to work while the rest of the file is still being written.
+_EARLY_WRITEBACK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +210,14 @@ def write_file(
         created_file(stage, file) as fd,
         HashBeside(size_bytes=size_bytes, lag=lag) as beside,
     ):
+        done = 0
         for batch in _batches(content):
             beside.update(batch)
             write_all(fd, batch, path=path)
+            size = sum(len(piece) for piece in batch)
+            if size_bytes > _EARLY_WRITEBACK_BYTES:
+                start_writeback(fd, offset_bytes=done, size_bytes=size)
+            done += size
         point("save.file-written")
         sync_file(fd, path=path)
         point("save.file-synced")
