@@ -105,15 +105,19 @@ def test_ignored_signals_and_stopped_processes_are_no_way_out(tmp_path: Path) ->
     assert alive_with(str(tmp_path)) == []
 
 
-def test_a_process_that_flees_by_forking_and_leaving_its_session_is_caught(tmp_path: Path) -> None:
+def test_a_process_that_flees_by_forking_and_leaving_its_session_is_caught() -> None:
     """Each generation leaves the session, forks the next and ends: the pid is never the same."""
     flee = "import os\nfor _ in range(10 ** 6):\n    if os.fork(): os._exit(0)\n    os.setsid()\n"
     others = spared()
-    process = subprocess.Popen([sys.executable, "-c", flee, str(tmp_path)])
+    reading, writing = os.pipe()  # open as long as one of them lives
+    process = subprocess.Popen([sys.executable, "-c", flee], pass_fds=[writing])
+    os.close(writing)
     until(lambda: process.poll() is not None)
-    assert alive_with(str(tmp_path)) != []
+    assert processes.descendants(os.getpid(), spare=others) != []
     assert processes.kill_descendants(spare=others, timeout_s=20)
-    assert alive_with(str(tmp_path)) == []
+    assert processes.descendants(os.getpid(), spare=others) == []
+    with os.fdopen(reading) as end:
+        assert end.read() == ""
 
 
 def test_a_name_of_any_bytes_does_not_hide_the_state(tmp_path: Path) -> None:
