@@ -65,7 +65,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add both commands; each sets ``run``, a function of the parsed arguments to an exit code."""
+    """Add both; each sets ``command``, a function of the parsed arguments to an exit code."""
     verify = subparsers.add_parser(
         "verify",
         help="check every byte of a checkpoint or a release against its manifest",
@@ -74,7 +74,7 @@ def add_parsers(subparsers: Any) -> None:
     )
     verify.add_argument("directory", type=Path, help="a step, release, run or ckpt directory")
     verify.add_argument("--json", action="store_true", help="print one JSON document")
-    verify.set_defaults(run=verify_command)
+    verify.set_defaults(command=verify_command)
     runs = subparsers.add_parser(
         "runs",
         help="list runs: which steps verify, what LATEST names, what resume would take",
@@ -86,7 +86,7 @@ def add_parsers(subparsers: Any) -> None:
         "--artifacts", type=Path, default=Path("artifacts"), help="default: ./artifacts"
     )
     runs.add_argument("--json", action="store_true", help="print one JSON document")
-    runs.set_defaults(run=runs_command)
+    runs.set_defaults(command=runs_command)
 
 
 def verify_command(arguments: argparse.Namespace) -> int:

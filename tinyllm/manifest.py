@@ -37,6 +37,9 @@ _ALLOWED = re.compile(
 )
 
 
+_Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")]
+
+
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file's content: ``sha256`` in hex, ``size`` in bytes."""
 
@@ -54,7 +57,7 @@ class CheckpointManifest(
 ):
     """The manifest of a step directory."""
 
-    format: str = FORMAT
+    format: str
     step: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP)]
     files: dict[str, FileEntry]
 
@@ -69,9 +72,9 @@ class ReleaseManifest(
 ):
     """The manifest of a released model."""
 
-    format: str = FORMAT
-    model_id: str
-    version: str
+    format: str
+    model_id: _Id
+    version: _Id
     files: dict[str, FileEntry]
 
 
@@ -118,7 +121,7 @@ def wrong_name(name: str) -> str:
 
 def checkpoint_manifest(*, step: int, files: Mapping[str, FileEntry]) -> CheckpointManifest:
     """The manifest of a step directory that holds ``files``."""
-    return CheckpointManifest(step=step, files=dict(files))
+    return CheckpointManifest(format=FORMAT, step=step, files=dict(files))
 
 
 def _shown(name: str) -> str:
