@@ -1,0 +1,283 @@
+"""The baseline: the subject run uninterrupted, recorded, at least twice.
+
+Everything a case is judged by comes from here: the losses, what each acknowledgement promised, the
+final artifacts, the places and points at which a fault may strike. If two uninterrupted runs
+differ, the subject is not deterministic and nothing can be said about its resumes.
+
+The first run is a process of its own, the second a fork where the subject can be forked: that the
+two agree is the proof that the fork server does not change the subject. If they do not, a third
+run, again a process, tells whether the subject or the fork is to blame.
+"""
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fault_injection.attempt import Attempt, Settings, run_attempt
+from fault_injection.forkstart import is_forkable
+from fault_injection.recorder import stable_names
+from fault_injection.trace import Trace
+from harness import tinyllm_state
+from harness.artifacts import digests, matching
+from harness.errors import CannotJudge, UsageError
+from harness.observation import (
+    Event,
+    acks_of,
+    describe_pattern,
+    events,
+    fewest_digits,
+    is_output,
+    losses_of,
+)
+from harness.scratch import emptied
+from harness.subjects import ROOT, Subject
+
+FIRST_TIMEOUT_S = 600.0
+TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What an acknowledgement promised: after it the next loss printed was ``losses[next_loss]``.
+
+    ``next_loss`` is ``len(losses)`` when none followed.
+    """
+
+    step: int
+    next_loss: int
+    operation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the uninterrupted run did. ``losses`` and ``promises`` are in order.
+
+    ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
+    places up to the first loss after the i-th acknowledgement. ``step_files`` (tinyllm) are the sha256 of
+    each step's files, by step and name.
+    """
+
+    losses: tuple[Event, ...]
+    promises: tuple[Promise, ...]
+    final: dict[str, str]
+    tree: dict[str, str]
+    places: tuple[str, ...]
+    save_ends: tuple[int, ...]
+    points: tuple[str, ...]
+    stable_names: frozenset[bytes] | None
+    seconds: float
+    fork: bool
+    untraceable: str = ""
+    step_files: dict[int, dict[str, str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    loss_digits: int = 0
+
+    def loss_index(self, step: int) -> int | None:
+        """Where the loss of ``step`` first stands in ``losses``."""
+        return next((i for i, e in enumerate(self.losses) if e.step == step), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    attempt: Attempt
+    events: tuple[Event, ...]
+    final: dict[str, str]
+    tree: dict[str, str]
+    stable_names: frozenset[bytes] | None
+
+
+def run_baseline(
+    subject: Subject, scratch: Path, *, fork: bool = True
+) -> tuple[Baseline, Trace | None]:
+    """Run the subject uninterrupted and describe it; the trace is that of the first run.
+
+    The trace's blobs stay in ``scratch/spool-0``. Raises :class:`UsageError` when the subject is
+    wrongly described or fails by itself, :class:`CannotJudge` when it is not deterministic.
+    """
+    first = _run(subject, scratch, number=0, fork=False)
+    _require_described(subject, first, root=scratch / "root")
+    why_not = (
+        is_forkable(subject.command(root="/", resuming=False).argv) if fork else "asked not to"
+    )
+    second = _run(subject, scratch, number=1, fork=why_not is None)
+    forked = why_not is None
+    notes: list[str] = []
+    difference = _difference(first, second)
+    if difference and forked:
+        third = _run(subject, scratch, number=2, fork=False)
+        if _difference(first, third) is None:
+            notes.append(f"runs as a process, not as a fork: as a fork {difference}")
+            second, forked, difference = third, False, None
+    if difference:
+        raise CannotJudge(
+            f"{subject.name}: the uninterrupted run is not deterministic: {difference}. Seed every "
+            "generator, use one thread, and keep times, paths and random names out of what is "
+            "compared; a resume cannot be judged before two uninterrupted runs agree"
+        )
+    names = _names_in_both(first, second)
+    labelled = second
+    if names is not None:
+        # Some names are made at random: the places are those of a run that was told which.
+        labelled = _run(subject, scratch, number=3, fork=forked, names=names)
+    tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
+    first = replace(first, tree=tree)
+    return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))
+
+
+def _save_ends(run: _Run) -> tuple[int, ...]:
+    """For each acknowledgement how many changing calls there were up to the next loss."""
+    calls = sum(not is_output(p) for p in run.attempt.places)
+    ends = []
+    for position, event in enumerate(run.events):
+        if event.kind == "ack":
+            after = (e for e in run.events[position:] if e.kind == "loss")
+            following = next(after, None)
+            ends.append(
+                calls if following is None else max(event.calls_before, following.calls_before)
+            )
+    return tuple(ends)
+
+
+def _names_in_both(first: _Run, second: _Run) -> frozenset[bytes] | None:
+    """The names that both runs used, or None when they used the same ones."""
+    if first.attempt.trace is None or second.attempt.trace is None:
+        return None
+    if sorted(first.attempt.places) == sorted(second.attempt.places):
+        return None
+    return stable_names(first.attempt.trace, second.attempt.trace)
+
+
+def _run(
+    subject: Subject,
+    scratch: Path,
+    *,
+    number: int,
+    fork: bool,
+    names: frozenset[bytes] | None = None,
+) -> _Run:
+    root = emptied(scratch / "root")
+    attempt = run_attempt(
+        subject.command(root=str(root), resuming=False),
+        Settings(
+            root=str(root),
+            timeout_s=subject.timeout_s or FIRST_TIMEOUT_S,
+            fork=fork,
+            record_to=str(scratch / f"spool-{number}"),
+            report_points=True,
+            watch=subject.watched(),
+            stable_names=names,
+        ),
+    )
+    if attempt.start_error:
+        raise UsageError(f"{subject.name}: the program could not be started: {attempt.start_error}")
+    if attempt.timed_out:
+        raise UsageError(
+            f"{subject.name}: the uninterrupted run did not end within "
+            f"{subject.timeout_s or FIRST_TIMEOUT_S:g} s; raise timeout in the subject"
+        )
+    if attempt.exit_code != 0:
+        how = (
+            f"exit code {attempt.exit_code}"
+            if attempt.signal is None
+            else f"signal {attempt.signal}"
+        )
+        raise UsageError(
+            f"{subject.name}: the uninterrupted run failed with {how}, so there is nothing to "
+            f"compare with. Its last words:\n{tail(attempt)}"
+        )
+    return _Run(
+        attempt=attempt,
+        events=events(attempt.seen, places=attempt.places, subject=subject, ended_by_itself=True),
+        final=digests(root, subject.final, compare=subject.compare),
+        tree=digests(root, ("**/*",), compare="bytes"),
+        stable_names=names,
+    )
+
+
+def tail(attempt: Attempt) -> str:
+    """The last lines of an attempt's stderr, or of its stdout when stderr is empty, indented."""
+    text = (attempt.stderr.strip() or attempt.stdout.strip()).decode("utf-8", "replace")
+    lines = text.splitlines()[-TAIL_LINES:] or ["(it printed nothing)"]
+    return "\n".join(f"    {line[:300]}" for line in lines)
+
+
+def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
+    name = subject.name
+    losses, acks = losses_of(run.events), acks_of(run.events)
+    if not run.attempt.places and not any(os.scandir(root)):
+        raise UsageError(
+            f"{name}: the program wrote nothing under {ROOT}. Check that the argument with {ROOT} "
+            "is where it puts its checkpoints"
+        )
+    if subject.losses and not losses:
+        raise UsageError(
+            f"{name}: no line matched the losses' pattern, {describe_pattern(subject.losses)}. Its "
+            f"last words:\n{tail(run.attempt)}"
+        )
+    if subject.acknowledged and not acks:
+        raise UsageError(
+            f"{name}: no line matched the acknowledgements' pattern, "
+            f"{describe_pattern(subject.acknowledged)}. Its last words:\n{tail(run.attempt)}"
+        )
+    for glob, paths in matching(root, subject.final).items():
+        if not paths:
+            raise UsageError(
+                f"{name}: [final] files {glob!r} matches nothing below {ROOT} after the "
+                "uninterrupted run"
+            )
+    if losses and acks:
+        last = max(e.step for e in losses)
+        beyond = [e.step for e in acks if e.step > last + 1]
+        if beyond:
+            raise UsageError(
+                f"{name}: step {beyond[0]} is acknowledged as saved, but the last loss is of step "
+                f"{last}: there is no such step. Check the group (?P<step>...) of both patterns"
+            )
+
+
+def _difference(a: _Run, b: _Run) -> str | None:
+    """The first difference between two uninterrupted runs, in words."""
+    for x, y in zip(losses_of(a.events), losses_of(b.events), strict=False):
+        if (x.step, x.loss) != (y.step, y.loss):
+            return f"step {x.step} had loss {x.loss}, then step {y.step} had loss {y.loss}"
+    for kind, of in (("losses", losses_of), ("acknowledgements", acks_of)):
+        n, m = len(of(a.events)), len(of(b.events))
+        if n != m:
+            return f"there were {n} {kind}, then {m}"
+    for x, y in zip(acks_of(a.events), acks_of(b.events), strict=True):
+        if x.step != y.step:
+            return f"step {x.step} was acknowledged, then step {y.step} in its place"
+    for path in sorted(a.final.keys() | b.final.keys()):
+        if a.final.get(path) != b.final.get(path):
+            return f"the final file {path} differs"
+    return None
+
+
+def _describe(
+    first: _Run, labelled: _Run, *, subject: Subject, forked: bool, notes: tuple[str, ...]
+) -> tuple[Baseline, Trace | None]:
+    trace = first.attempt.trace
+    losses = losses_of(first.events)
+    promises = []
+    printed = 0
+    for event in first.events:
+        if event.kind == "loss":
+            printed += 1
+        else:
+            promises.append(Promise(event.step, printed, event.operation))
+    return Baseline(
+        losses=losses,
+        promises=tuple(promises),
+        final=first.final,
+        tree=first.tree,
+        places=tuple(p for p in labelled.attempt.places if not is_output(p)),
+        save_ends=_save_ends(labelled),
+        points=first.attempt.points,
+        stable_names=labelled.stable_names,
+        seconds=labelled.attempt.seconds,
+        fork=forked,
+        untraceable=first.attempt.untraceable,
+        step_files=tinyllm_state.step_files(trace) if subject.format == "tinyllm" and trace else {},
+        notes=notes,
+        loss_digits=fewest_digits(losses),
+    ), trace

@@ -1,0 +1,209 @@
+"""A campaign: subjects times layers, on an executor, within a budget, to one result.
+
+For each subject the baseline comes first, then each layer's cases in a fixed order. Outcomes are
+collected as they come and reported in the order in which they were planned, so that the result
+does not depend on how many workers there were.
+"""
+
+import fnmatch
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from harness import results, tasks
+from harness.baseline import Baseline
+from harness.cases import Case
+from harness.errors import HarnessError
+from harness.results import CaseRecord, LayerCount, Violation
+from harness.runner import Outcome
+from harness.signatures import signature_of
+from harness.subjects import Subject
+
+TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
+
+
+class Progress(Protocol):
+    """What a campaign tells while it runs."""
+
+    def layer(self, name: str, total: int) -> None:
+        """A layer of ``total`` cases begins."""
+        ...
+
+    def advance(self, *, failed: bool = False) -> None:
+        """One case is done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for. ``budget_s`` None: no bound."""
+
+    faults: tuple[str, ...]
+    models: tuple[str, ...] = ("posix", "ext4", "xfs", "btrfs")
+    jobs: int = 2
+    budget_s: float | None = None
+    seed: int = 0
+    filter: str | None = None
+    fail_fast: bool = False
+    exhaustive: bool = False
+    fork: bool = True
+    trace_dir: str | None = None
+
+
+@dataclass(slots=True)
+class Campaign:
+    """The state of a running campaign: what came out so far."""
+
+    options: Options
+    executor: Executor
+    progress: Progress
+    deadline: float | None
+    records: list[CaseRecord] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    failed_outcomes: list[tuple[Subject, Baseline, Outcome]] = field(default_factory=list)
+    layers: dict[str, LayerCount] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+    def out_of_time(self) -> bool:
+        """Whether the budget is used up."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def skip(self, subject: Subject, layer: str, reason: str) -> None:
+        """Name a layer that was not run, and why. A layer that other subjects ran stays counted."""
+        if layer not in self.layers:
+            self.skipped[layer] = f"{subject.name}: {reason}"
+
+    def wanted(self, cases: Iterable[Case]) -> list[Case]:
+        """The cases that ``--filter`` lets through."""
+        pattern = self.options.filter
+        if pattern is None:
+            return list(cases)
+        return [c for c in cases if fnmatch.fnmatchcase(c.id, pattern)]
+
+    def run_layer(
+        self, subject: Subject, baseline: Baseline, layer: str, cases: Sequence[Case]
+    ) -> list[Outcome]:
+        """Run a layer's cases; their outcomes in planning order."""
+        chosen = self.wanted(cases)
+        if not chosen or self.stopped:
+            return []
+        began = time.monotonic()
+        self.progress.layer(f"{subject.name} {layer}", len(chosen))
+        outcomes = self._collect(subject, baseline, chosen)
+        done = [outcomes[i] for i in sorted(outcomes)]
+        if len(done) < len(chosen):
+            self.notes.append(
+                f"{subject.name} {layer}: {len(chosen) - len(done)} of {len(chosen)} cases were "
+                f"not run: {self._why_cut(done)}"
+            )
+        for outcome in done:
+            self._record(subject, baseline, layer, outcome)
+        self._count(layer, done, seconds=time.monotonic() - began)
+        return done
+
+    def _why_cut(self, done: list[Outcome]) -> str:
+        if self.out_of_time():
+            return "the budget was used up"
+        if sum(o.timed_out for o in done) >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT:
+            return f"{TIMEOUTS_BEFORE_A_LAYER_IS_LEFT} cases had reached their time limit"
+        return "--fail-fast, after a failure"
+
+    def _collect(
+        self, subject: Subject, baseline: Baseline, cases: Sequence[Case]
+    ) -> dict[int, Outcome]:
+        """Outcomes by position. Never more than two tasks a worker are under way."""
+        outcomes: dict[int, Outcome] = {}
+        running: dict[Future[Outcome], int] = {}
+        upcoming = iter(enumerate(cases))
+        timeouts = 0
+        try:
+            while True:
+                while len(running) < 2 * self.options.jobs and not self._must_stop(timeouts):
+                    position, case = next(upcoming, (-1, None))
+                    if case is None:
+                        break
+                    future = self.executor.submit(tasks.case_task, subject, baseline, case)
+                    running[future] = position
+                if not running:
+                    return outcomes
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    outcome = future.result()
+                    outcomes[running.pop(future)] = outcome
+                    timeouts += outcome.timed_out
+                    failed = outcome.verdict == results.FAIL
+                    self.stopped |= failed and self.options.fail_fast
+                    self.progress.advance(failed=failed)
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _must_stop(self, timeouts: int) -> bool:
+        return self.stopped or self.out_of_time() or timeouts >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT
+
+    def _record(self, subject: Subject, baseline: Baseline, layer: str, outcome: Outcome) -> None:
+        self.records.append(
+            CaseRecord(
+                case=outcome.case.id,
+                layer=layer,
+                verdict=outcome.verdict,
+                config=subject.name,
+                evidence=outcome.evidence,
+                seconds=round(outcome.seconds, 4),
+                message=outcome.message or "; ".join(f.message for f in outcome.findings),
+            )
+        )
+        if outcome.findings:
+            self.failed_outcomes.append((subject, baseline, outcome))
+        for finding in outcome.findings:
+            self.violations.append(
+                Violation(
+                    case=outcome.case.id,
+                    layer=layer,
+                    invariant=finding.invariant,
+                    message=finding.message,
+                    config=subject.name,
+                    signature=signature_of(finding),
+                    crash=outcome.case.describe(),
+                    evidence=outcome.evidence,
+                    expected=finding.expected,
+                    found=finding.found,
+                    reproduce=f"durability reproduce {outcome.case.digest}",
+                )
+            )
+
+    def _count(self, layer: str, done: list[Outcome], *, seconds: float) -> None:
+        before = self.layers.get(layer, LayerCount(cases=0, failed=0))
+        self.layers[layer] = LayerCount(
+            cases=before.cases + len(done),
+            failed=before.failed + sum(o.verdict == results.FAIL for o in done),
+            inconclusive=before.inconclusive + sum(o.verdict == results.INCONCLUSIVE for o in done),
+            seconds=round(before.seconds + seconds, 3),
+        )
+
+
+def baselines(
+    subjects: Sequence[Subject], *, options: Options, executor: Executor
+) -> list[tuple[Subject, Baseline | HarnessError]]:
+    """Each subject's baseline, or why there is none, in the order of the subjects."""
+    futures = [
+        executor.submit(
+            tasks.baseline_task,
+            subject,
+            options.fork,
+            f"{options.trace_dir}/{subject.name}" if options.trace_dir else None,
+        )
+        for subject in subjects
+    ]
+    found: list[tuple[Subject, Baseline | HarnessError]] = []
+    for subject, future in zip(subjects, futures, strict=True):
+        try:
+            found.append((subject, future.result()))
+        except HarnessError as error:
+            found.append((subject, error))
+    return found

@@ -1,0 +1,11 @@
+"""The sub-commands of ``durability``, a module each, with ``add_parser(subparsers)``."""
+
+from types import ModuleType
+
+
+def in_order() -> tuple[ModuleType, ...]:
+    """The command modules in the order in which the help shows them."""
+    from harness import doctor
+    from harness.commands import check, gate, report
+
+    return (doctor, gate, check, report)

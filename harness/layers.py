@@ -1,0 +1,127 @@
+"""The layers of one subject, in the order in which they are cheap: what is run for each.
+
+A layer that cannot run here, or does not apply to the subject, is skipped by name with its reason.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness import planning
+from harness.baseline import Baseline
+from harness.campaign import Campaign
+from harness.cases import Case
+from harness.runner import Outcome
+from harness.subjects import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many cases of a layer are run at most (None: all), and which saves are covered.
+
+    ``saves`` None covers the whole run.
+    """
+
+    kill: int | None = 4000
+    second_kill: int | None = 240
+    third_kill: int | None = 120
+    signal: int | None = 150
+    error: int | None = 600
+    saves: tuple[int, ...] | None = None
+
+
+EXHAUSTIVE = Bounds(kill=None, second_kill=None, third_kill=None, signal=None, error=None)
+
+
+def gate_bounds(subject: Subject) -> Bounds:
+    """Two saves: the first, and the first with retention at work."""
+    return Bounds(
+        second_kill=60,
+        third_kill=40,
+        signal=24,
+        error=120,
+        saves=tuple(sorted({0, max(1, subject.keep_ckpts)})),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One subject under test in a campaign."""
+
+    campaign: Campaign
+    subject: Subject
+    baseline: Baseline
+    bounds: Bounds
+
+    def cases(self, layer: str, cases: Sequence[Case], bound: int | None = None) -> list[Outcome]:
+        """Run at most ``bound`` of the cases, evenly taken, and say what was left out."""
+        plan = planning.evenly(self.campaign.wanted(cases), bound)
+        note = plan.note(f"{self.subject.name} {layer}")
+        if note:
+            self.campaign.notes.append(note)
+        return self.campaign.run_layer(self.subject, self.baseline, layer, plan.cases)
+
+
+def point_layer(run: Run) -> list[Outcome]:
+    """Every hit of every failpoint; then the points that only a resume reaches."""
+    if not run.baseline.points:
+        run.campaign.skip(run.subject, "point", "the program has no named failpoints")
+        return []
+    outcomes = run.cases("point", planning.point_cases(run.subject, run.baseline))
+    known = {p.rpartition("#")[0] for p in run.baseline.points}
+
+    def new_points(outcome: Outcome) -> list[str]:
+        return [p for p in outcome.resume_points if p.rpartition("#")[0] not in known]
+
+    covered: set[str] = set()
+    for outcome in outcomes:
+        fresh = [p for p in new_points(outcome) if p not in covered]
+        if outcome.verdict == "pass" and fresh:
+            covered.update(fresh)
+            after = outcome.case.faults[0].place
+            run.cases(
+                "point",
+                planning.resume_point_cases(run.subject, run.baseline, after=after, reached=fresh),
+            )
+    return outcomes
+
+
+def kill_layer(run: Run) -> list[Outcome]:
+    """Before every changing call, and after the last."""
+    cases = planning.kill_cases(run.subject, run.baseline, saves=run.bounds.saves)
+    return run.cases("kill", cases, run.bounds.kill)
+
+
+def double_layer(run: Run, killed: list[Outcome]) -> None:
+    """A second and a third kill, in every resume behaviour that is new."""
+    seen: set[tuple[str, ...]] = set()
+    second = planning.deeper_cases(killed, seen=seen)
+    outcomes = run.cases("double", second, run.bounds.second_kill)
+    third = planning.deeper_cases(outcomes, seen=seen)
+    run.cases("double", third, run.bounds.third_kill)
+
+
+def signal_layer(run: Run) -> None:
+    """SIGTERM, SIGINT, SIGSTOP with SIGCONT."""
+    run.cases("signal", planning.signal_cases(run.subject, run.baseline), run.bounds.signal)
+
+
+def error_layer(run: Run) -> None:
+    """Calls that fail."""
+    cases = planning.error_cases(run.subject, run.baseline, saves=run.bounds.saves)
+    run.cases("error", cases, run.bounds.error)
+
+
+def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds: Bounds) -> None:
+    """All the layers that were asked for, for one subject."""
+    run = Run(campaign, subject, baseline, bounds)
+    wanted = campaign.options.faults
+    if "point" in wanted:
+        point_layer(run)
+    if "kill" in wanted or "double" in wanted:
+        killed = kill_layer(run)
+        if "double" in wanted:
+            double_layer(run, killed)
+    simple: dict[str, Callable[[Run], None]] = {"signal": signal_layer, "error": error_layer}
+    for layer in wanted:
+        if layer in simple:
+            simple[layer](run)

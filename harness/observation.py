@@ -1,0 +1,125 @@
+"""What an attempt told the world: its losses and acknowledgements, in order.
+
+The bytes that reached stdout, stderr and the watched files are cut into lines, each line counted
+from the moment its bytes were written, and matched against the subject's patterns.
+
+A last line without its newline counts as an acknowledgement (its bytes were seen), and as a loss
+only when the attempt ended by itself: a kill may have torn the number.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fault_injection.attempt import Seen
+from harness.subjects import Pattern, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One loss or acknowledgement. ``kind`` is "loss" or "ack"; ``loss`` the text as printed.
+
+    ``calls_before`` counts the changing calls that the attempt had made by then, the one that
+    showed it included (-1: not known),
+    ``operation`` is the index of the recorded operation that showed it (-1: not recorded).
+    """
+
+    kind: str
+    step: int
+    loss: str = ""
+    calls_before: int = -1
+    operation: int = -1
+
+
+def events(
+    seen: Sequence[Seen],
+    *,
+    subject: Subject,
+    ended_by_itself: bool,
+    places: Sequence[str] = (),
+) -> tuple[Event, ...]:
+    """Losses and acknowledgements in the order in which the world could see them.
+
+    ``places`` are those of the whole attempt, outputs included.
+    """
+    position = _positions(places)
+    patterns: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for kind, pattern in (("loss", subject.losses), ("ack", subject.acknowledged)):
+        if pattern is not None:
+            patterns.setdefault(pattern.source, []).append((kind, pattern.compiled()))
+    found: list[Event] = []
+    partial: dict[str, tuple[bytes, Seen]] = {}
+    for chunk in seen:
+        if chunk.source not in patterns:
+            continue
+        pending = partial[chunk.source][0] if chunk.source in partial else b""
+        *lines, rest = (pending + chunk.data).split(b"\n")
+        partial[chunk.source] = (rest, chunk)
+        for line in lines:
+            found += _match(line, patterns[chunk.source], chunk=chunk, position=position)
+    for source, (rest, chunk) in sorted(partial.items(), key=lambda item: item[0]):
+        if rest:
+            late = _match(rest, patterns[source], chunk=chunk, position=position)
+            found += [e for e in late if ended_by_itself or e.kind == "ack"]
+    return tuple(found)
+
+
+def is_output(place: str) -> bool:
+    """Whether a place is that of an output rather than of a call that changes the tree."""
+    return place.startswith("output-")
+
+
+def _positions(places: Sequence[str]) -> dict[str, int]:
+    """For each place how many changing calls were made up to it, itself included."""
+    counted = {}
+    changing = 0
+    for place in places:
+        changing += not is_output(place)
+        counted[place] = changing
+    return counted
+
+
+def _match(
+    line: bytes,
+    patterns: Iterable[tuple[str, re.Pattern[str]]],
+    *,
+    chunk: Seen,
+    position: Mapping[str, int],
+) -> list[Event]:
+    text = line.decode("utf-8", "replace")
+    found = []
+    for kind, pattern in patterns:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        step = match["step"]
+        if not (step.isascii() and step.isdigit() and len(step) <= 18):
+            continue
+        loss = match["loss"] if kind == "loss" else ""
+        found.append(Event(kind, int(step), loss, position.get(chunk.place, -1), chunk.operation))
+    return found
+
+
+def losses_of(found: Iterable[Event]) -> tuple[Event, ...]:
+    """Only the losses."""
+    return tuple(e for e in found if e.kind == "loss")
+
+
+def acks_of(found: Iterable[Event]) -> tuple[Event, ...]:
+    """Only the acknowledgements."""
+    return tuple(e for e in found if e.kind == "ack")
+
+
+def fewest_digits(losses: Iterable[Event]) -> int:
+    """The fewest significant decimal digits in which a loss was printed (0: none printed)."""
+    counts = [
+        len(re.sub(r"[eE].*$", "", e.loss).replace(".", "").lstrip("+-0"))
+        for e in losses
+        if not re.fullmatch(r"[0-9a-f]{8}|0x.*", e.loss)
+    ]
+    return min(counts, default=0)
+
+
+def describe_pattern(pattern: Pattern | None) -> str:
+    """For messages: where and what is matched."""
+    return f"{pattern.regex!r} in {pattern.source}" if pattern else "nothing"

@@ -1,0 +1,149 @@
+"""Planning: which cases a layer consists of, from what the baseline did.
+
+Pure, and in a fixed order. Where a layer is larger than its bound, places are taken evenly over
+the run, never cut off at the end, and the number left out is said.
+
+``double`` is planned from behaviour: a resumed attempt is characterised by the calls it made up to
+its first acknowledgement. Each behaviour that no earlier case showed is expanded once, with a
+second (or third) kill before each of its calls; crash states that make the resume behave alike
+need not be tried again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fault_injection.faults import ActionKind, Fault, TriggerKind
+from harness.baseline import Baseline
+from harness.cases import Case, kill_case
+from harness.runner import Outcome
+from harness.subjects import Subject
+
+SIGNALS = ("SIGTERM", "SIGINT")
+ERRNOS_OF_CALLS = {
+    "create": ("ENOSPC", "EMFILE", "EDQUOT"),
+    "write": ("ENOSPC", "EIO", "EDQUOT", "EINTR"),
+    "fsync": ("EIO", "ENOSPC"),
+    "fdatasync": ("EIO",),
+    "rename": ("EIO", "ENOSPC"),
+    "mkdir": ("ENOSPC", "EDQUOT"),
+    "unlink": ("EIO",),
+    "rmdir": ("EIO",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cases of a layer, and how many the bound left out."""
+
+    cases: tuple[Case, ...]
+    left_out: int = 0
+
+    def note(self, layer: str) -> str:
+        """A sentence when something was left out, else ""."""
+        if not self.left_out:
+            return ""
+        total = len(self.cases) + self.left_out
+        return f"{layer}: {len(self.cases)} of {total} cases were run, taken evenly over the run"
+
+
+def evenly(items: Sequence[Case], bound: int | None) -> Plan:
+    """At most ``bound`` items, evenly spread, the first and the last included."""
+    if bound is None or len(items) <= bound:
+        return Plan(tuple(items))
+    if bound <= 1:
+        return Plan(tuple(items[:bound]), len(items) - bound)
+    picked = sorted({round(i * (len(items) - 1) / (bound - 1)) for i in range(bound)})
+    return Plan(tuple(items[i] for i in picked), len(items) - len(picked))
+
+
+def point_cases(subject: Subject, baseline: Baseline) -> list[Case]:
+    """A kill at every hit of every failpoint that the uninterrupted run reached."""
+    return [kill_case(subject.name, "point", TriggerKind.POINT, p) for p in baseline.points]
+
+
+def resume_point_cases(
+    subject: Subject, baseline: Baseline, *, after: str, reached: Iterable[str]
+) -> list[Case]:
+    """Kills at the points that only a resume reaches, after a first kill at the point ``after``."""
+    known = {p.rpartition("#")[0] for p in baseline.points}
+    new = [p for p in reached if p.rpartition("#")[0] not in known]
+    return [kill_case(subject.name, "point", TriggerKind.POINT, after, p) for p in new]
+
+
+def places_of_saves(baseline: Baseline, saves: Sequence[int] | None) -> list[str]:
+    """The places of the given saves (indices of acknowledgements), or all of them for None.
+
+    A save reaches from the end of the one before to the first loss after its acknowledgement, so
+    that what follows the acknowledgement (retention) belongs to it.
+    """
+    if saves is None or not baseline.save_ends:
+        return list(baseline.places)
+    chosen: list[str] = []
+    for save in saves:
+        if save < len(baseline.save_ends):
+            begin = baseline.save_ends[save - 1] if save > 0 else 0
+            chosen += baseline.places[begin : baseline.save_ends[save]]
+    return chosen
+
+
+def kill_cases(
+    subject: Subject, baseline: Baseline, *, saves: Sequence[int] | None = None
+) -> list[Case]:
+    """A kill before every changing call of the saves (None: of the whole run), and at the end."""
+    cases = [
+        kill_case(subject.name, "kill", TriggerKind.CALL, place)
+        for place in places_of_saves(baseline, saves)
+    ]
+    return [*cases, kill_case(subject.name, "kill", TriggerKind.AFTER_LAST_CALL, "end")]
+
+
+def deeper_cases(outcomes: Iterable[Outcome], *, seen: set[tuple[str, ...]]) -> list[Case]:
+    """One more kill, before each call of every resume behaviour that is new.
+
+    ``outcomes`` are those of the depth before, in planning order; ``seen`` collects behaviours
+    and is extended. Failed and inconclusive outcomes are not built upon.
+    """
+    cases = []
+    for outcome in outcomes:
+        if outcome.verdict != "pass" or not outcome.behaviours:
+            continue
+        behaviour = outcome.behaviours[-1]
+        if behaviour in seen or not behaviour:
+            continue
+        seen.add(behaviour)
+        for place in behaviour:
+            fault = Fault(TriggerKind.CALL, place, ActionKind.KILL)
+            cases.append(
+                replace(outcome.case, layer="double", faults=(*outcome.case.faults, fault))
+            )
+    return cases
+
+
+def signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
+    """SIGTERM, SIGINT, and SIGSTOP with SIGCONT, at every place."""
+    cases = []
+    for place in baseline.places:
+        for name in SIGNALS:
+            fault = Fault(TriggerKind.CALL, place, ActionKind.SIGNAL, name)
+            cases.append(Case(subject.name, "signal", (fault,), place=f"{name}-{place}"))
+        fault = Fault(TriggerKind.CALL, place, ActionKind.PAUSE)
+        cases.append(Case(subject.name, "signal", (fault,), place=f"SIGSTOP-{place}"))
+    return cases
+
+
+def error_cases(subject: Subject, baseline: Baseline, *, saves: Sequence[int] | None) -> list[Case]:
+    """Each call of the saves fails with each errno that fits it; writes are also cut short."""
+    cases = []
+    for place in places_of_saves(baseline, saves):
+        call = place.partition("-")[0]
+        for errno in ERRNOS_OF_CALLS.get(call, ()):
+            for times, suffix in ((1, ""), (0, "-for-ever")):
+                if times == 0 and (call, errno) not in (("fsync", "EIO"), ("write", "ENOSPC")):
+                    continue
+                fault = Fault(TriggerKind.CALL, place, ActionKind.ERRNO, errno, times)
+                words = f"{errno}-{place}{suffix}"
+                cases.append(Case(subject.name, "error", (fault,), place=words))
+        if call == "write":
+            fault = Fault(TriggerKind.CALL, place, ActionKind.SHORT_WRITE)
+            cases.append(Case(subject.name, "error", (fault,), place=f"short-{place}"))
+    return cases

@@ -1,0 +1,231 @@
+"""The runner: one case from its first attempt to its verdict, in a worker process.
+
+Attempt 1 starts fresh with the case's first fault, each further attempt resumes with the next one,
+and a last attempt resumes with none. What each attempt did becomes the oracle's history. A case
+whose fault was not seen to happen is inconclusive, never a pass.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fault_injection.attempt import Attempt, Settings, run_attempt
+from fault_injection.faults import ActionKind, Fault, TriggerKind
+from harness import tinyllm_state
+from harness.artifacts import digests, file_digest
+from harness.baseline import Baseline
+from harness.cases import Case
+from harness.evidence import Finding, History, Step
+from harness.observation import Event, events, is_output
+from harness.oracle import judge
+from harness.results import FAIL, INCONCLUSIVE, PASS
+from harness.scratch import copied, emptied, removed
+from harness.subjects import Subject, is_stream
+
+OUTPUT_LIMIT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where :func:`run_case` leaves what a bundle needs (None: nothing is kept)."""
+
+    directory: Path
+
+    def state(self, number: int) -> Path:
+        """The tree as attempt ``number`` (from 1) left it."""
+        return self.directory / f"state-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case that ran. ``behaviours`` are, for each resumed attempt, the calls it made in order.
+
+    ``attempts`` is empty unless it was asked for.
+    """
+
+    case: Case
+    verdict: str
+    findings: tuple[Finding, ...]
+    evidence: str
+    seconds: float
+    timed_out: bool = False
+    message: str = ""
+    behaviours: tuple[tuple[str, ...], ...] = ()
+    resume_points: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    history: History | None = field(default=None, compare=False)
+
+
+def run_case(
+    subject: Subject,
+    baseline: Baseline,
+    case: Case,
+    scratch: Path,
+    *,
+    kept: Kept | None = None,
+) -> Outcome:
+    """Run a case in ``scratch`` and judge it."""
+    began = time.monotonic()
+    root = emptied(scratch / "root")
+    try:
+        return _run(subject, baseline, case, root, kept=kept, began=began)
+    finally:
+        removed(root)
+
+
+def _run(
+    subject: Subject,
+    baseline: Baseline,
+    case: Case,
+    root: Path,
+    *,
+    kept: Kept | None,
+    began: float,
+) -> Outcome:
+    steps: list[Step] = []
+    attempts: list[Attempt] = []
+    missed: Fault | None = None
+    for fault in (*case.faults, None):
+        resuming = bool(steps)
+        attempt = run_attempt(
+            subject.command(root=str(root), resuming=resuming),
+            settings(subject, baseline, root=root, fault=fault),
+        )
+        if attempt.start_error:
+            raise RuntimeError(
+                f"{case.id}: the program could not be started: {attempt.start_error}"
+            )
+        attempts.append(attempt)
+        steps.append(step_of(attempt, subject=subject, root=root, fault=fault, resuming=resuming))
+        if kept is not None:
+            copied(root, kept.state(len(steps)))
+        if fault is None:
+            break
+        if not attempt.fault_seen:
+            missed = fault
+            break
+        if fault.action is ActionKind.PAUSE or (steps[-1].succeeded and not kills(fault)):
+            break
+    history = History(
+        subject=subject,
+        layer=case.layer,
+        steps=tuple(steps),
+        final=digests(root, subject.final, compare=subject.compare),
+        tree_is_final=tree_is_final(root, baseline),
+    )
+    findings = tuple(_applicable(history, baseline, missed=missed))
+    return Outcome(
+        case=case,
+        verdict=FAIL if findings else INCONCLUSIVE if missed else PASS,
+        findings=findings,
+        evidence="; ".join(s.evidence for s in steps if s.evidence),
+        seconds=time.monotonic() - began,
+        timed_out=any(s.timed_out for s in steps),
+        message=f"the fault did not happen: {missed.describe()}" if missed else "",
+        behaviours=tuple(
+            _behaviour(a, s.events) for a, s in zip(attempts[1:], steps[1:], strict=True)
+        ),
+        resume_points=attempts[-1].points if len(attempts) > 1 else (),
+        attempts=tuple(attempts) if kept is not None else (),
+        history=history if kept is not None else None,
+    )
+
+
+def kills(fault: Fault) -> bool:
+    """Whether the fault ends the attempt by SIGKILL."""
+    return fault.action is ActionKind.KILL
+
+
+def _applicable(history: History, baseline: Baseline, *, missed: Fault | None) -> list[Finding]:
+    """Findings; an attempt that outlived its fault's place may have failed for its own reasons."""
+    last = history.steps[-1]
+    if missed is not None and not last.resuming and last.succeeded:
+        return []
+    if missed is None and last.fault is not None and not kills(last.fault):
+        return judge(history, baseline)
+    return judge(history, baseline)
+
+
+def settings(
+    subject: Subject,
+    baseline: Baseline,
+    *,
+    root: Path,
+    fault: Fault | None,
+    observe_reads: bool = False,
+) -> Settings:
+    """The settings of one judged attempt. Points need no supervision, so they run without."""
+    supervise = not (fault is not None and fault.trigger is TriggerKind.POINT)
+    return Settings(
+        root=str(root),
+        timeout_s=subject.timeout_s or 30.0,
+        fault=fault,
+        fork=baseline.fork,
+        supervise=supervise,
+        observe_reads=observe_reads,
+        report_points=fault is None,
+        watch=subject.watched(),
+        stable_names=baseline.stable_names,
+        output_limit_bytes=OUTPUT_LIMIT_BYTES,
+    )
+
+
+def step_of(
+    attempt: Attempt, *, subject: Subject, root: Path, fault: Fault | None, resuming: bool
+) -> Step:
+    """The oracle's view of an attempt that has just ended in ``root``."""
+    by_itself = attempt.signal is None and not attempt.timed_out
+    seen = attempt.seen
+    found = events(seen, places=attempt.places, subject=subject, ended_by_itself=by_itself)
+    watched = b"".join(s.data for s in seen if not is_stream(s.source))
+    return Step(
+        fault=fault,
+        fault_seen=attempt.fault_seen,
+        resuming=resuming,
+        exit_code=attempt.exit_code,
+        signal=attempt.signal,
+        timed_out=attempt.timed_out,
+        events=found,
+        output=(attempt.stdout + watched + attempt.stderr).decode("utf-8", "replace"),
+        evidence=attempt.evidence,
+        calls_since_ack=_calls_since_ack(attempt, found),
+        after=tinyllm_state.read_run(root, seen=seen) if subject.format == "tinyllm" else None,
+        left_behind=attempt.left_behind,
+    )
+
+
+def changing(places: Sequence[str]) -> tuple[str, ...]:
+    """The places of changing calls, without those of outputs."""
+    return tuple(p for p in places if not is_output(p))
+
+
+def _calls_since_ack(attempt: Attempt, found: Sequence[Event]) -> int:
+    """How many changing calls ran between the last acknowledgement and the end (-1: unknown).
+
+    The call before which the attempt was killed has a place, and did not run.
+    """
+    acks = [e for e in found if e.kind == "ack"]
+    if not acks or acks[-1].calls_before < 0:
+        return -1
+    return max(0, len(changing(attempt.places)) - acks[-1].calls_before - attempt.fault_seen)
+
+
+def calls_before(found: Sequence[Event], kind: str, *, default: int) -> int:
+    """How many changing calls ran before the first event of the kind."""
+    return next((e.calls_before for e in found if e.kind == kind), default)
+
+
+def _behaviour(attempt: Attempt, found: Sequence[Event]) -> tuple[str, ...]:
+    """The changing calls of a resumed attempt up to its first acknowledgement, or all of them."""
+    places = changing(attempt.places)
+    return places[: calls_before(found, "ack", default=len(places))]
+
+
+def tree_is_final(root: Path, baseline: Baseline) -> bool:
+    """Whether every compared file of the uninterrupted run's last tree stands there unchanged."""
+    for name, digest in baseline.tree.items():
+        path = root / name
+        if not path.is_file() or file_digest(path) != digest:
+            return False
+    return True

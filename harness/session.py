@@ -1,0 +1,262 @@
+"""One run of a campaign command from its options to its exit code.
+
+The order is always the same: what can run here, workers, canary, baselines, layers, bundles, the
+result files, what is said. Ctrl-C ends the layers; everything after them still happens, so that
+what was found is not lost.
+"""
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from harness import canary, results
+from harness.baseline import Baseline
+from harness.campaign import Campaign, Options, baselines
+from harness.doctor import reasons
+from harness.errors import CannotJudge, HarnessError, UsageError
+from harness.failures import write_bundles
+from harness.layers import Bounds, run_subject
+from harness.oracle import invariants_of
+from harness.progress import progress
+from harness.report.text import print_lines, result_lines
+from harness.report.write import write_all
+from harness.results import Result
+from harness.subjects import Subject, with_timeout
+from harness.workers import worker_pool
+
+CANARY_CASES = 40
+LIBRARIES = ("torch", "numpy", "safetensors", "msgspec", "psutil")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command wants run. ``named`` are the layers that the user asked for by name."""
+
+    command: str
+    subjects: tuple[Subject, ...]
+    options: Options
+    out: Path
+    bounds: Callable[[Subject], Bounds]
+    named: tuple[str, ...] = ()
+    with_canary: bool = False
+    arguments: tuple[str, ...] = ()
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that a verdict may depend on."""
+    found = {
+        "durability": metadata.version("durability"),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+    }
+    for library in LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def usable_layers(request: Request) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The layers that can run here, and why the others cannot.
+
+    Raises :class:`CannotJudge` when one that was asked for by name cannot.
+    """
+    missing = reasons()
+    usable, skipped = [], {}
+    for layer in request.options.faults:
+        reason = missing.get(layer, "")
+        if reason and layer in request.named:
+            raise CannotJudge(f"the layer {layer} was asked for and cannot run here: {reason}")
+        if reason:
+            skipped[layer] = reason
+        else:
+            usable.append(layer)
+    return tuple(usable), skipped
+
+
+def run(request: Request) -> int:
+    """Run the campaign, write its files, say what was found; the exit code."""
+    usable, skipped = usable_layers(request)
+    options = replace(request.options, faults=usable)
+    request = replace(request, options=options)
+    started, began = datetime.now(UTC), time.monotonic()
+    with (
+        worker_pool(options.jobs, env=dict(_common_env(request.subjects))) as (executor, _),
+        progress(stream=sys.stderr) as shown,
+    ):
+        campaign = Campaign(
+            options=options,
+            executor=executor,
+            progress=shown,
+            deadline=None if options.budget_s is None else began + options.budget_s,
+            skipped=skipped,
+        )
+        interrupted = False
+        said: dict[str, Baseline] = {}
+        canary_said = ""
+        try:
+            if request.with_canary:
+                canary_said = _canary(campaign)
+            said = _subjects(campaign, request)
+        except KeyboardInterrupt:
+            interrupted = True
+        if campaign.failed_outcomes and not interrupted:
+            write_bundles(campaign, request.out, versions=versions(), executor=executor)
+    result = _result(campaign, request, said, canary_said=canary_said, interrupted=interrupted)
+    result.started = started.isoformat(timespec="seconds")
+    result.seconds = round(time.monotonic() - began, 3)
+    write_all(request.out, result, campaign.records)
+    print_lines(result_lines(result, directory=request.out), stream=sys.stdout)
+    return results.exit_code(result)
+
+
+def _common_env(subjects: Sequence[Subject]) -> tuple[tuple[str, str], ...]:
+    """The environment in which workers import modules: that of the subject, when there is one."""
+    return subjects[0].env if len(subjects) == 1 else ()
+
+
+def _canary(campaign: Campaign) -> str:
+    """Run the writer that must fail under the layers of this run; says how it went."""
+    subject = with_timeout(canary.canary_subject(), baseline_seconds=0)
+    options = replace(campaign.options, filter=None, fail_fast=False)
+    aside = Campaign(
+        options=options, executor=campaign.executor, progress=campaign.progress, deadline=None
+    )
+    [(_, baseline)] = baselines([subject], options=options, executor=campaign.executor)
+    if isinstance(baseline, HarnessError):
+        campaign.reasons.append(f"the canary could not be run: {baseline}")
+        return "could not be run"
+    run_subject(aside, subject, baseline, Bounds(CANARY_CASES, 0, 0, 0, 0))
+    uncaught = [n for n, c in sorted(aside.layers.items()) if n in CAUGHT_BY and not c.failed]
+    if uncaught or not aside.violations:
+        campaign.reasons.append(
+            "the canary did not fail"
+            + (f" under {', '.join(uncaught)}" if uncaught else "")
+            + ": the harness is broken, and this run proves nothing"
+        )
+        return "not caught"
+    found = sorted({v.invariant for v in aside.violations})
+    return f"caught: {', '.join(found)}"
+
+
+CAUGHT_BY = ("point", "kill", "power/posix", "power/ext4", "power/xfs", "power/btrfs")
+
+
+def _subjects(campaign: Campaign, request: Request) -> dict[str, Baseline]:
+    said: dict[str, Baseline] = {}
+    refused: list[HarnessError] = []
+    for subject, answer in baselines(
+        request.subjects, options=request.options, executor=campaign.executor
+    ):
+        if isinstance(answer, HarnessError):
+            refused.append(answer)
+        else:
+            said[subject.name] = answer
+    wrong = [e for e in refused if isinstance(e, UsageError)]
+    if wrong:
+        raise UsageError("\n".join(str(e) for e in wrong))
+    if refused and not said:
+        raise CannotJudge("\n".join(str(e) for e in refused))
+    campaign.reasons += [str(e) for e in refused]
+    for subject in request.subjects:
+        baseline = said.get(subject.name)
+        if baseline is None or campaign.stopped:
+            continue
+        campaign.notes += [f"{subject.name}: {note}" for note in baseline.notes]
+        if baseline.untraceable:
+            campaign.reasons.append(f"{subject.name}: not traceable: {baseline.untraceable}")
+        run_subject(
+            campaign,
+            with_timeout(subject, baseline_seconds=baseline.seconds),
+            baseline,
+            request.bounds(subject),
+        )
+    return said
+
+
+def _result(
+    campaign: Campaign,
+    request: Request,
+    said: dict[str, Baseline],
+    *,
+    canary_said: str,
+    interrupted: bool,
+) -> Result:
+    reasons_why = list(campaign.reasons)
+    if not campaign.records and not interrupted:
+        reasons_why.append("no case was run")
+    unseen = sum(r.verdict == results.INCONCLUSIVE for r in campaign.records)
+    if unseen:
+        reasons_why.append(f"the fault of {unseen} cases was not seen to happen")
+    if interrupted:
+        reasons_why.append("interrupted")
+    described = {name: _described(b) for name, b in said.items()}
+    return Result(
+        command=request.command,
+        subject=", ".join(s.name for s in request.subjects),
+        verdict=results.FAIL
+        if campaign.violations
+        else results.INCONCLUSIVE
+        if reasons_why
+        else results.PASS,
+        reasons=reasons_why,
+        baseline=_together(list(described.values())),
+        configs=described,
+        layers=campaign.layers,
+        skipped=campaign.skipped,
+        violations=campaign.violations,
+        canary=canary_said,
+        notes=campaign.notes,
+        invariants=_invariants(request),
+        versions=versions(),
+        seed=request.options.seed,
+        interrupted=interrupted,
+        loss_digits=_digits(said),
+        arguments=list(request.arguments),
+    )
+
+
+def _described(baseline: Baseline) -> results.Baseline:
+    return results.Baseline(
+        steps=len({e.step for e in baseline.losses}),
+        seconds=round(baseline.seconds, 3),
+        operations=len(baseline.places),
+        losses=[(e.step, e.loss) for e in baseline.losses[:: max(1, len(baseline.losses) // 400)]],
+    )
+
+
+def _together(all_of: Sequence[results.Baseline]) -> results.Baseline | None:
+    if not all_of:
+        return None
+    if len(all_of) == 1:
+        return all_of[0]
+    return results.Baseline(
+        steps=sum(b.steps for b in all_of),
+        seconds=round(sum(b.seconds for b in all_of), 3),
+        operations=sum(b.operations for b in all_of),
+    )
+
+
+def _invariants(request: Request) -> list[str]:
+    names: list[str] = []
+    for subject in request.subjects:
+        for name in invariants_of(subject, layers=list(request.options.faults)):
+            if name not in names:
+                names.append(name)
+    return names
+
+
+def _digits(said: dict[str, Baseline]) -> str:
+    """A sentence when losses were printed in too few digits to tell two float32 apart."""
+    few = {n: b.loss_digits for n, b in said.items() if 0 < b.loss_digits < 9}
+    if not few:
+        return ""
+    words = ", ".join(f"{name}: {digits}" for name, digits in sorted(few.items()))
+    return f"losses were printed with fewer than 9 significant digits ({words})"

@@ -1,0 +1,60 @@
+"""What a worker process is asked to do: functions of plain data, run by any executor.
+
+A worker has one scratch directory and does one task at a time, since it forks. Modules that a
+subject wants preloaded are imported once a worker.
+"""
+
+import importlib
+import os
+import tempfile
+from pathlib import Path
+
+from harness.baseline import Baseline, run_baseline
+from harness.cases import Case
+from harness.errors import UsageError
+from harness.runner import Kept, Outcome, run_case
+from harness.subjects import Subject
+
+ENV_SCRATCH = "DURABILITY_SCRATCH"
+
+
+def scratch() -> Path:
+    """This worker's scratch directory (made by the guardian's run directory, or temporary)."""
+    base = os.environ.get(ENV_SCRATCH) or tempfile.gettempdir()
+    path = Path(base) / f"worker-{os.getpid()}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def preload(subject: Subject) -> None:
+    """Import what the subject's attempts will find imported. Raises :class:`UsageError`."""
+    for module in subject.preload:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UsageError(
+                f"{subject.name}: preload {module!r} cannot be imported: {error}"
+            ) from error
+
+
+def baseline_task(subject: Subject, fork: bool, keep_trace: str | None) -> Baseline:
+    """The subject's baseline; its trace is stored in ``keep_trace`` when that is given."""
+    preload(subject)
+    baseline, trace = run_baseline(subject, scratch(), fork=fork)
+    if keep_trace is not None and trace is not None:
+        from fault_injection.tracestore import save_trace
+
+        save_trace(trace, keep_trace)
+    return baseline
+
+
+def case_task(subject: Subject, baseline: Baseline, case: Case) -> Outcome:
+    """One case, run and judged."""
+    preload(subject)
+    return run_case(subject, baseline, case, scratch())
+
+
+def kept_case_task(subject: Subject, baseline: Baseline, case: Case, directory: str) -> Outcome:
+    """One case again, with the trees that its attempts left and all that they said kept."""
+    preload(subject)
+    return run_case(subject, baseline, case, scratch(), kept=Kept(Path(directory)))

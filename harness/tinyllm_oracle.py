@@ -1,0 +1,179 @@
+"""The invariants that need tinyllm's format: what LATEST, the manifests and the log say.
+
+Pure functions over a case's history, like those of ``harness.oracle``.
+"""
+
+from collections.abc import Callable
+
+from harness.baseline import Baseline
+from harness.evidence import Finding, History
+from harness.observation import acks_of
+
+
+def pointer_complete(history: History, baseline: Baseline) -> list[Finding]:
+    """At every instant that a kill can leave, LATEST is absent or names a complete checkpoint."""
+    del baseline
+    for number, step in enumerate(history.steps, start=1):
+        state = step.after
+        if state is not None and state.pointer_problem:
+            return [
+                Finding(
+                    "pointer-complete",
+                    f"after attempt {number} LATEST {state.pointer_problem}",
+                    expected="LATEST absent, or naming a directory whose manifest verifies",
+                    found=state.pointer_problem,
+                )
+            ]
+    return []
+
+
+def never_mixed(history: History, baseline: Baseline) -> list[Finding]:
+    """What an attempt resumed from is one checkpoint: every file of one and the same step."""
+    by_digest = {
+        digest: (step, name)
+        for step, files in sorted(baseline.step_files.items())
+        for name, digest in files.items()
+        if _varies(baseline, name)
+    }
+    for number, (before, step) in enumerate(
+        zip(history.steps, history.steps[1:], strict=False), start=2
+    ):
+        if step.after is None or before.after is None or step.after.resumed_from is None:
+            continue
+        resumed = step.after.resumed_from
+        expected = baseline.step_files.get(resumed, {})
+        for name, digest in sorted((before.after.files or {}).get(resumed, {}).items()):
+            other = by_digest.get(digest)
+            if digest != expected.get(name) and other is not None and other[0] != resumed:
+                return [
+                    Finding(
+                        "never-mixed",
+                        f"attempt {number} resumed from step {resumed}, whose {name} is that of "
+                        f"step {other[0]}",
+                        expected=f"every file of step {resumed}",
+                        found=f"{name} of step {other[0]}",
+                    )
+                ]
+    return []
+
+
+def _varies(baseline: Baseline, name: str) -> bool:
+    """Whether a file's content differs from step to step (config.json's does not)."""
+    digests = [files[name] for files in baseline.step_files.values() if name in files]
+    return len(set(digests)) == len(digests) and len(digests) > 1
+
+
+def progress_readable(history: History, baseline: Baseline) -> list[Finding]:
+    """The progress file is whole JSON lines after the resume, and no step is missing."""
+    last = history.steps[-1]
+    if last.after is None or not last.succeeded:
+        return []
+    if last.after.progress_problem:
+        return [
+            Finding(
+                "progress-readable",
+                f"progress.jsonl {last.after.progress_problem}",
+                expected="whole JSON lines",
+                found=last.after.progress_problem,
+            )
+        ]
+    missing = sorted({e.step for e in baseline.losses} - last.after.progress_steps)
+    if missing:
+        return [
+            Finding(
+                "progress-readable",
+                f"progress.jsonl has no line of step {missing[0]}",
+                expected=f"a line for each of {len(baseline.losses)} steps",
+                found=f"{len(missing)} missing",
+            )
+        ]
+    return []
+
+
+def retention(history: History, baseline: Baseline) -> list[Finding]:
+    """At most keep_ckpts plus the one being written; never fewer complete ones than promised."""
+    del baseline
+    keep = history.subject.keep_ckpts
+    acknowledged: set[int] = set()
+    findings: list[Finding] = []
+    for number, step in enumerate(history.steps, start=1):
+        state = step.after
+        acks = acks_of(step.events)
+        acknowledged |= {a.step for a in acks}
+        if state is None:
+            continue
+        there = len(state.complete) + len(state.broken)
+        # Each crash may leave one more that the next complete save removes.
+        if there > keep + number:
+            findings.append(
+                Finding(
+                    "retention",
+                    f"{there} step directories stood after attempt {number}",
+                    expected=f"at most {keep + number} with keep_ckpts {keep}",
+                    found=str(there),
+                )
+            )
+        promised = min(keep, len(acknowledged))
+        if len(state.complete) < promised and history.layer != "corrupt":
+            findings.append(
+                Finding(
+                    "retention",
+                    f"only {len(state.complete)} complete checkpoints stood after attempt {number}",
+                    expected=f"at least {promised}",
+                    found=str(len(state.complete)),
+                )
+            )
+    last = history.steps[-1]
+    saved_since_the_fault = bool(acks_of(last.events)) and last.succeeded
+    if last.after is not None and saved_since_the_fault and len(history.steps) > 1:
+        if last.after.temporary:
+            findings.append(
+                Finding(
+                    "retention",
+                    f"{last.after.temporary[0]} was left behind by the crash and never removed",
+                    expected="nothing temporary after the next complete save",
+                    found=", ".join(last.after.temporary),
+                )
+            )
+        if len(last.after.complete) > keep:
+            findings.append(
+                Finding(
+                    "retention",
+                    f"{len(last.after.complete)} checkpoints were kept to the end",
+                    expected=f"keep_ckpts {keep}",
+                    found=str(len(last.after.complete)),
+                )
+            )
+    return findings[:1]
+
+
+def no_silent_restart(history: History, baseline: Baseline) -> list[Finding]:
+    """It does not start from nothing when a complete checkpoint exists."""
+    del baseline
+    for number, (before, step) in enumerate(
+        zip(history.steps, history.steps[1:], strict=False), start=2
+    ):
+        if before.after is None or step.after is None:
+            continue
+        if step.after.started_fresh and before.after.complete:
+            newest = max(before.after.complete)
+            return [
+                Finding(
+                    "no-silent-restart",
+                    f"attempt {number} started from nothing although step {newest} was complete",
+                    expected=f"a resume from step {newest}",
+                    found="a fresh start",
+                )
+            ]
+    return []
+
+
+Check = Callable[[History, Baseline], list[Finding]]
+
+CHECKS: dict[str, Check] = {
+    "pointer-complete": pointer_complete,
+    "no-silent-restart": no_silent_restart,
+    "never-mixed": never_mixed,
+    "progress-readable": progress_readable,
+    "retention": retention,
+}

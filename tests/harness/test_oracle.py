@@ -1,0 +1,132 @@
+"""Each invariant: silent on what is right, and seen to fail on what is wrong."""
+
+from harness.oracle import invariants_of, judge
+from tests.harness.histories import (
+    a_baseline,
+    a_subject,
+    ack,
+    ended,
+    history,
+    killed,
+    loss,
+    losses,
+    uninterrupted,
+)
+
+
+def broken(*args: object, **kwargs: object) -> list[str]:
+    return [f.invariant for f in judge(history(*args, **kwargs), a_baseline())]  # type: ignore[arg-type]
+
+
+def test_a_resume_from_the_newest_acknowledged_checkpoint_is_right() -> None:
+    assert broken(killed(*losses(1, 3), ack(3), loss(4)), ended(*losses(4, 10))) == []
+
+
+def test_a_resume_from_a_checkpoint_newer_than_the_last_acknowledgement_is_right() -> None:
+    assert broken(killed(*losses(1, 3), ack(3), *losses(4, 6)), ended(*losses(7, 10))) == []
+
+
+def test_a_fresh_start_before_any_acknowledgement_is_right() -> None:
+    assert broken(killed(loss(1), loss(2)), ended(*uninterrupted())) == []
+
+
+def test_losing_an_acknowledged_checkpoint() -> None:
+    assert broken(killed(*uninterrupted()[:8]), ended(*losses(4, 10))) == ["no-lost-ack"]
+
+
+def test_losing_the_very_first_is_also_a_silent_restart() -> None:
+    found = broken(killed(*losses(1, 3), ack(3)), ended(*losses(1, 10)))
+    assert found == ["no-lost-ack", "no-silent-restart"]
+
+
+def test_an_acknowledgement_with_nothing_after_it_was_too_early() -> None:
+    found = broken(
+        killed(*uninterrupted()[:8], calls_since_ack=0),
+        ended(*losses(4, 10)),
+    )
+    assert found == ["no-lost-ack", "ack-after-durable"]
+
+
+def test_calls_after_the_acknowledgement_may_have_destroyed_it_instead() -> None:
+    found = broken(killed(*uninterrupted()[:8], calls_since_ack=2), ended(*losses(4, 10)))
+    assert found == ["no-lost-ack"]
+
+
+def test_an_acknowledgement_of_the_last_checkpoint_allows_only_what_follows_it() -> None:
+    assert broken(killed(*uninterrupted()), ended(loss(10))) == []
+    assert broken(killed(*uninterrupted()), ended(*losses(9, 10))) == ["no-lost-ack"]
+
+
+def test_the_acknowledgement_of_an_earlier_attempt_still_counts() -> None:
+    found = broken(
+        killed(*losses(1, 3), ack(3), loss(4)),
+        killed(loss(4), resuming=True),
+        ended(*losses(1, 10)),
+    )
+    assert found == ["no-lost-ack", "no-silent-restart"]
+
+
+def test_one_bit_of_one_loss() -> None:
+    found = broken(killed(loss(1)), ended(loss(1), loss(2, "0.500000001"), *losses(3, 10)))
+    assert found == ["same-losses"]
+
+
+def test_a_loss_of_the_killed_attempt_counts_too() -> None:
+    assert broken(killed(loss(1, "2")), ended(*losses(1, 10))) == ["same-losses"]
+
+
+def test_a_step_that_never_was() -> None:
+    assert broken(killed(loss(1)), ended(*losses(1, 10), loss(11))) == ["same-losses"]
+
+
+def test_ending_early_with_success() -> None:
+    assert broken(killed(*losses(1, 4)), ended(*losses(4, 8))) == ["same-losses"]
+
+
+def test_a_step_left_out_on_the_way() -> None:
+    assert broken(killed(loss(1)), ended(*losses(1, 4), *losses(6, 10))) == ["same-losses"]
+
+
+def test_no_loss_printed_is_right_only_when_all_was_done() -> None:
+    assert broken(killed(*losses(1, 5)), ended()) == ["same-losses"]
+    assert broken(killed(*losses(1, 5)), ended(), tree_is_final=True) == []
+    assert broken(killed(*uninterrupted()), ended()) == []
+
+
+def test_final_artifacts() -> None:
+    run = (killed(loss(1)), ended(*losses(1, 10)))
+    assert broken(*run, final={"final.bin": "bb"}) == ["same-final"]
+    assert broken(*run, final={}) == ["same-final"]
+    assert broken(*run, final={"final.bin": "aa", "other.bin": "aa"}) == ["same-final"]
+
+
+def test_a_failing_or_hanging_resume() -> None:
+    assert broken(killed(loss(1)), ended(exit_code=1, output="Traceback\nKeyError: 'x'\n")) == [
+        "resumable"
+    ]
+    [finding] = judge(
+        history(killed(loss(1)), ended(exit_code=1, output="Traceback\nKeyError: 'x'\n")),
+        a_baseline(),
+    )
+    assert "KeyError: 'x'" in finding.message
+    assert broken(killed(loss(1)), ended(timed_out=True)) == ["resumable"]
+
+
+def test_which_invariants_apply_depends_on_what_the_subject_tells() -> None:
+    bare = a_subject(losses=None, acknowledged=None, final=())
+    assert invariants_of(bare, layers=["kill"]) == ["resumable"]
+    assert invariants_of(a_subject(), layers=["kill"]) == [
+        "resumable",
+        "no-lost-ack",
+        "no-silent-restart",
+        "ack-after-durable",
+        "same-losses",
+        "same-final",
+    ]
+    assert "error-is-clear" in invariants_of(bare, layers=["error"])
+    assert invariants_of(a_subject(format="tinyllm"), layers=["kill"])[-4:] == [
+        "pointer-complete",
+        "never-mixed",
+        "progress-readable",
+        "retention",
+    ]

@@ -1,0 +1,81 @@
+"""The invariants that need tinyllm's format: silent on what is right, seen to fail on the rest."""
+
+from dataclasses import replace
+
+from harness.evidence import Step
+from harness.oracle import judge
+from harness.tinyllm_state import RunState
+from tests.harness.histories import a_baseline, a_subject, ack, ended, history, killed, loss, losses
+
+SUBJECT = a_subject(format="tinyllm", keep_ckpts=2, final=())
+FILES = {step: {"model": f"m{step}", "optimizer": f"o{step}", "config": "c"} for step in (3, 6, 9)}
+BASELINE = a_baseline(step_files=FILES, final={})
+ALL = frozenset(range(1, 11))
+CRASHED = RunState(
+    latest=6, complete=(3, 6), files={s: FILES[s] for s in (3, 6)}, progress_steps=frozenset({1})
+)
+DONE = RunState(latest=9, complete=(6, 9), files=FILES, progress_steps=ALL, resumed_from=6)
+
+
+def broken(*steps: Step, layer: str = "kill") -> list[str]:
+    found = judge(history(*steps, subject=SUBJECT, final={}, layer=layer), BASELINE)
+    return [f.invariant for f in found]
+
+
+def crash(**changes: object) -> Step:
+    state = replace(CRASHED, **changes)  # type: ignore[arg-type]
+    return killed(*losses(1, 3), ack(3), *losses(4, 6), ack(6), after=state)
+
+
+def resumed(**changes: object) -> Step:
+    state = replace(DONE, **changes)  # type: ignore[arg-type]
+    return ended(*losses(7, 9), ack(9), loss(10), after=state)
+
+
+def test_a_right_case_is_silent() -> None:
+    assert broken(crash(), resumed()) == []
+
+
+def test_a_pointer_to_what_is_not_complete() -> None:
+    assert broken(crash(pointer_problem="names step-000009, which is not there"), resumed()) == [
+        "pointer-complete"
+    ]
+
+
+def test_a_fresh_start_beside_a_complete_checkpoint() -> None:
+    step = resumed(resumed_from=None, started_fresh=True)
+    assert broken(crash(), step) == ["no-silent-restart"]
+
+
+def test_a_mixed_checkpoint() -> None:
+    mixed = {6: {**FILES[6], "optimizer": "o3"}}
+    assert broken(crash(files=mixed), resumed()) == ["never-mixed"]
+
+
+def test_files_that_are_the_same_in_every_step_are_not_mixed() -> None:
+    assert broken(crash(files={6: FILES[6]}), resumed()) == []
+
+
+def test_an_unreadable_progress_file() -> None:
+    assert broken(crash(), resumed(progress_problem="line 3 is not JSON")) == ["progress-readable"]
+
+
+def test_a_step_missing_in_the_progress_file() -> None:
+    assert broken(crash(), resumed(progress_steps=ALL - {5})) == ["progress-readable"]
+
+
+def test_retention_that_keeps_too_many() -> None:
+    assert broken(crash(complete=(0, 1, 2, 3)), resumed()) == ["retention"]
+    assert broken(crash(), resumed(complete=(3, 6, 9))) == ["retention"]
+
+
+def test_retention_that_keeps_too_few() -> None:
+    assert broken(crash(complete=(6,)), resumed()) == ["retention"]
+    assert broken(crash(complete=(6,)), resumed(), layer="corrupt") == []
+
+
+def test_something_temporary_that_outlives_the_next_save() -> None:
+    assert broken(crash(), resumed(temporary=("step-000009.tmp",))) == ["retention"]
+    nothing_saved = ended(loss(10), after=replace(DONE, temporary=("step-000009.tmp",)))
+    done = killed(*losses(1, 9), ack(9), after=CRASHED)
+    assert "retention" not in broken(done, nothing_saved)
