@@ -19,10 +19,11 @@ def read_input(path: Path, *, what: str, limit_bytes: int) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SpecError(f"{what} {path} cannot be opened: {reason}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise SpecError(f"{what} {path} is not a regular file")
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise SpecError(f"{what} {path} is not a regular file")
         if status.st_size > limit_bytes:
             raise SpecError(
                 f"{what} {path} has {status.st_size} bytes; at most {limit_bytes} are read"

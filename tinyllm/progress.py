@@ -160,12 +160,11 @@ def read_history(path: Path) -> History:
         raise ResumeRefused(
             f"progress file {path} cannot be opened: {error.strerror}; move it away to go on"
         ) from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ResumeRefused(f"progress file {path} is not a regular file; move it away to go on")
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ResumeRefused(
-                f"progress file {path} is not a regular file; move it away to go on"
-            )
         try:
             return _scan(file, path=path, size_bytes=status.st_size)
         except OSError as error:
