@@ -80,7 +80,8 @@ class _Search:
         for path in self.tree.entries:
             above, _, name = path.rpartition(b"/")
             self.listings.setdefault(above, []).append(name)
-        for bit in each_bit(self.context.applied):
+        # What is guaranteed is there whatever the order says of it.
+        for bit in each_bit(self.context.applied & ~self.context.guaranteed):
             for need in each_bit(self.space.orders[bit] & self.context.applied):
                 self.ups[need] = self.ups.get(need, 0) | 1 << bit
         goals = self._goals_of(b"", ROOT_INODE, None)
@@ -143,10 +144,11 @@ class _Search:
             inside, outside = branch.inside, branch.outside
             if count:
                 bit = chain[count - 1]
-                inside |= self.space.orders[bit] & self.context.applied
+                if not self.context.guaranteed >> bit & 1:
+                    inside |= self.space.orders[bit] & self.context.applied
                 value = dict(history.names[bit].sets)[slot]
             if count < len(chain):
-                outside |= self.ups[chain[count]]
+                outside |= self.ups.get(chain[count], 0) | 1 << chain[count]
             if not inside & outside:
                 yield value, inside, outside
 

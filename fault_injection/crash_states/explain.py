@@ -6,10 +6,11 @@ by the caller (by ``state.identity``).
 
 * :func:`cause_of`: put back what was lost, one operation at a time; the smallest set whose return
   makes the state good names the order that was needed.
-* :func:`mend`: the smallest set of fsyncs after which no explored state fails. Adding an fsync only
-  takes states away, so the failing states are found once; each candidate is asked which of them it
-  excludes, a smallest cover is chosen (exactly up to :data:`EXACT_SIZE` fsyncs while they are few,
-  greedily above), and the trace with these fsyncs is explored again for states that were missed.
+* :func:`mend`: the smallest set of fsyncs after which no explored state fails. Each candidate is
+  asked which of the failing states it excludes, a smallest cover is chosen (exactly up to
+  :data:`EXACT_SIZE` fsyncs while they are few, greedily above), and the trace with these fsyncs is
+  explored again: states that were missed, or that only an fsync makes possible (btrfs makes one
+  name durable before older ones), join the failing ones.
 * :func:`unneeded_syncs`: the other way round, for a program without failing states.
 
 All are bounded, and say when a bound was met.

@@ -18,7 +18,8 @@ ext4, xfs
 btrfs
     fsync of a file: its names, and the directories that they need. fsync of a directory: the names
     in it, for a rename from elsewhere too. Otherwise pending operations in their order (the last
-    full commit); what was fsynced is there whatever came before it.
+    full commit); what was fsynced is there whatever came before it. So a further fsync may make a
+    state possible here, which under the other models it never does.
 kill
     Everything is durable: the page cache survives.
 

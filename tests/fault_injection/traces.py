@@ -7,9 +7,10 @@ paths as text. The bytes stay in memory; ``blobs.path`` writes them out where a 
 import hashlib
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fault_injection.crash_states import enumerate_states
 from fault_injection.trace import ROOT_INODE, FileType, Kind, Node, Operation, Trace
 
 
@@ -103,7 +104,6 @@ class Build:
 
     def overlap(self, first: int, last: int) -> None:
         """Make the operations from ``first`` to ``last`` concurrent with each other."""
-        from dataclasses import replace
 
         began = self.operations[first].began
         ended = self.operations[last].ended
@@ -256,3 +256,28 @@ class Build:
             blob=self.blobs.add(data),
             size=len(data),
         )
+
+
+def shapes_at_the_end(build: Build, model: str) -> set[tuple[tuple[str, bytes], ...]]:
+    """Every enumerated outcome of a crash after the last operation: sorted (path, bytes) pairs.
+
+    Directories have a trailing slash and no bytes. The crash place is told apart from the earlier
+    ones by an output that only it has seen.
+    """
+    build.output("cut here")
+    trace = build.trace()
+    shapes = set()
+    for state in enumerate_states(trace, model=model):
+        if state.outputs == 1:
+            tree = state.tree()
+            shapes.add(
+                tuple(
+                    sorted(
+                        (path.decode(), tree.read(path))
+                        if entry.content is not None
+                        else (path.decode() + "/", b"")
+                        for path, entry in tree.entries.items()
+                    )
+                )
+            )
+    return shapes
