@@ -36,13 +36,17 @@ def test_lines_as_they_are_written(tmp_path: Path) -> None:
     progress.sync(opened)
     progress.close(opened)
     assert (tmp_path / "p").read_text().splitlines() == [
-        '{"kind":"start","attempt":1,"steps":16,"spec_sha256":"cd",'
-        '"sources":[{"name":"essays","sha256":"ab"}]}',
+        (
+            '{"kind":"start","attempt":1,"steps":16,"spec_sha256":"cd",'
+            '"sources":[{"name":"essays","sha256":"ab"}]}'
+        ),
         '{"kind":"step","attempt":1,"step":1,"loss":5.5,"loss_bits":"40b00000","lr":0.25}',
         '{"kind":"ckpt","attempt":1,"step":1,"name":"step-000001"}',
         '{"kind":"skip","attempt":1,"name":"LATEST","reason":"is empty"}',
-        '{"kind":"resume","attempt":1,"step":4,"name":"step-000004","steps":16,'
-        '"spec_sha256":"cd","sources":[]}',
+        (
+            '{"kind":"resume","attempt":1,"step":4,"name":"step-000004","steps":16,'
+            '"spec_sha256":"cd","sources":[]}'
+        ),
         '{"kind":"error","attempt":1,"step":4,"message":"x: no space"}',
         '{"kind":"done","attempt":1,"step":16}',
     ]

@@ -178,7 +178,9 @@ def test_a_spec_with_one_rubbish_value_is_read_or_refused(
     try:
         spec = read_spec(path).spec
     except SpecError as error:
-        assert str(path) in str(error)
+        said = str(error)
     else:
+        said = f"{path} is right"
         assert 1 <= spec.steps <= 999_999
         assert spec.keep_ckpts >= 1
+    assert str(path) in said
