@@ -202,7 +202,8 @@ def _meant_to_last(look: _Look, op: Operation, place: int) -> bool:
     """A rename or link; or a creation of something that the program then took care to sync."""
     if op.kind in (Kind.RENAME, Kind.LINK, Kind.EXCHANGE):
         return True
-    if op.kind not in (Kind.CREATE, Kind.MKDIR):
+    moved = look.slot(op.inode, place) != (op.parent, op.name)
+    if op.kind not in (Kind.CREATE, Kind.MKDIR) or moved:
         return False
     context = look.before[place]
     synced = {o.inode for o in look.operations[:place] if o.kind in SYNC_KINDS or o.synced}
@@ -230,17 +231,20 @@ def _unlink_before_rename(look: _Look) -> Iterator[Finding]:
 
 def _truncate_in_place(look: _Look) -> Iterator[Finding]:
     promises = [p for p in look.promises if p < len(look.operations)]
-    published: dict[int, int] = {}  # by directory: the file that was last emptied or renamed
+    published: dict[int, int] = {}  # by directory: the file that was last written or renamed
     for op in look.operations:
         if op.kind is Kind.RENAME:
             published[op.new_parent] = op.inode
+        elif op.kind is Kind.WRITE and (written := look.slot(op.inode, op.index)):
+            published[written[0]] = op.inode
         if op.kind is not Kind.TRUNCATE or op.size or not look.size(op.inode, op.index):
             continue
         slot = look.slot(op.inode, op.index)
         if slot is None:
             continue
-        last_alone = not promises and published.get(slot[0]) == op.inode
-        published[slot[0]] = op.inode
+        # Without promises only an open that empties can be told from a journal being reset.
+        by_open = op.call.startswith(("open", "creat"))
+        last_alone = not promises and by_open and published.get(slot[0]) == op.inode
         voucher = _voucher(look, op.inode, slot, op.index)
         if voucher or last_alone or _in_last_save(look, op, promises):
             path = look.path(op.inode, op.index)

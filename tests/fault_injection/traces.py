@@ -154,11 +154,15 @@ class Build:
             synced=synced,
         )
 
-    def truncate(self, path: str, size: int = 0) -> int:
+    def truncate(self, path: str, size: int = 0, *, call: str = "ftruncate") -> int:
         inode = self.inode(path)
         self.sizes[inode] = size
         return self._add(
-            Kind.TRUNCATE, f"truncate-{path.rpartition('/')[2]}", inode=inode, size=size
+            Kind.TRUNCATE,
+            f"truncate-{path.rpartition('/')[2]}",
+            inode=inode,
+            size=size,
+            call=call,
         )
 
     def mkdir(self, path: str) -> int:
