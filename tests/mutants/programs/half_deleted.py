@@ -9,7 +9,7 @@ from pathlib import Path
 import toy
 
 root = Path(sys.argv[1])
-live, staged = root / "checkpoint", root / "checkpoint.new"
+live, staged, building = (root / f"checkpoint{end}" for end in ("", ".new", ".building"))
 
 
 def put(path: Path, value: object) -> None:
@@ -26,12 +26,14 @@ def sync(directory: Path) -> None:
 
 
 def save(state: dict) -> None:
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir()
-    put(staged / "model.json", [state["step"], state["weights"]])
-    put(staged / "optimizer.json", [state["momentum"], state["rate"]])
-    put(staged / "data.json", [state["cursor"], state["generator"]])
-    sync(staged)
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    put(building / "model.json", [state["step"], state["weights"]])
+    put(building / "optimizer.json", [state["momentum"], state["rate"]])
+    put(building / "data.json", [state["cursor"], state["generator"]])
+    sync(building)
+    shutil.rmtree(staged, ignore_errors=True)  # of a save that a crash cut short
+    building.rename(staged)
     sync(root)
     if live.exists():
         shutil.rmtree(live)
