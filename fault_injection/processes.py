@@ -189,6 +189,32 @@ def state_of(pid: int) -> str:
         return ""
 
 
+_HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH")
+_STOPPING = ("SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
+
+
+def would_end(pid: int, number: int) -> bool:
+    """Whether the signal ends the process by its default action, the moment it is sent.
+
+    That is: it is neither handled nor ignored, some thread does not block it, and its default is
+    to end. False where this cannot be known.
+    """
+    if signal.Signals(number).name in _HARMLESS + _STOPPING:
+        return False
+    bit = 1 << (number - 1)
+    blocked = []
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
+                fields = dict(line.split(b":\t", 1) for line in file if line.startswith(b"Sig"))
+            if (int(fields[b"SigCgt"], 16) | int(fields[b"SigIgn"], 16)) & bit:
+                return False
+            blocked.append(bool(int(fields[b"SigBlk"], 16) & bit))
+    except (OSError, KeyError, ValueError):
+        return False
+    return not all(blocked)
+
+
 def describe(pid: int) -> str:
     """The command line of a process, at most 120 characters, for people; "?" when it is gone."""
     for name in ("cmdline", "comm"):

@@ -335,11 +335,20 @@ class Supervision:
         else:
             # A stopped process must be let go: it stops on its way out of the call.
             before = "before" if fault.action is ActionKind.KILL else "at"
+            ends = self._ends_by_signal(note)
             self._strike(f"{before} {call.place} (call {count})", _nothing)
-            if self.watched.status is not None:
+            if self.watched.status is not None or ends:
+                # Answered, the call of a dying process would run, or not: as the threads happen to
+                # be scheduled. Not answered, it never runs.
                 return
         went_on = seccomp.respond_continue(listener, note.id)
         self._recorder.answered(call, "continued" if went_on else "failed")
+
+    def _ends_by_signal(self, note: "seccomp.Notification") -> bool:
+        fault = self._settings.fault
+        if fault is None or fault.action is not ActionKind.SIGNAL or not self._is_main(note.tid):
+            return False
+        return processes.would_end(self._started.pid, signal.Signals[fault.detail])
 
     def _saw(self, evidence: str) -> None:
         self.watched.struck = True

@@ -156,3 +156,27 @@ def test_no_children_is_known_by_one_call() -> None:
     os.close(writing)
     with os.fdopen(reading) as answers:
         assert answers.read() == "[False, True, True, False]"
+
+
+def test_it_is_known_whether_a_signal_will_end_a_process() -> None:
+    """Handled, ignored, blocked by all threads, or harmless by default: it does not."""
+    source = """
+import signal, sys, threading
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
+threading.Thread(target=lambda: (
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2]), print(flush=True),
+    threading.Event().wait())).start()
+"""
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ends = {
+            name: processes.would_end(process.pid, signal.Signals[name])
+            for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGKILL",
+                         "SIGCHLD", "SIGSTOP", "SIGCONT")
+        }  # fmt: skip
+        process.kill()
+    assert [name for name, ends_it in ends.items() if ends_it] == ["SIGUSR2", "SIGALRM", "SIGKILL"]
+    assert not processes.would_end(2**22 + 1, signal.SIGKILL)
