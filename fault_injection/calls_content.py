@@ -4,14 +4,16 @@ The file is the one behind the descriptor, by device and inode, so that copies o
 descriptors passed on and files without a name are all the same thing.
 """
 
+import fcntl
 import os
 import stat
 import struct
+import termios
 from collections.abc import Callable
 
-from fault_injection.procfs import AT_FDCWD, View, fd_status, fd_text, key_of, signed
+from fault_injection.procfs import AT_FDCWD, View, fd_info, fd_status, fd_text, key_of, signed
 from fault_injection.requests import Request, refused
-from fault_injection.seccomp import Match, read_c_string, read_memory
+from fault_injection.seccomp import Match, duplicate_fd, read_c_string, read_memory
 from fault_injection.syscalls import NUMBERS
 from fault_injection.trace import Kind
 
@@ -124,18 +126,6 @@ def _output(
     )
 
 
-def _copy_to_output(
-    tid: int, name: str, stream: str, size: int, *, fd: int, args: Arguments
-) -> Request:
-    """``fd`` is the source here: the bytes are read from it while the call waits."""
-    request = _output(tid, name, stream, size, (), fd=fd)
-    address = {"sendfile": args[2], "copy_file_range": args[1], "splice": args[1]}.get(name, 0)
-    request.offset = -1
-    if address:
-        request.offset = int.from_bytes(read_memory(tid, address, 8), "little", signed=True)
-    return request
-
-
 def _vmsplice(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     stream = view.outputs.get(fd_text(tid, signed(args[0])), "")
     vectors = _iovecs(tid, args[1], args[2] & 0xFFFFFFFF) if stream else ()
@@ -145,29 +135,52 @@ def _vmsplice(view: View, tid: int, name: str, args: Arguments) -> Request | Non
 
 def _copy(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     """sendfile, copy_file_range, splice, tee: bytes that never are in the caller's memory."""
-    source, fd, address, size = {
-        "sendfile": (args[1], args[0], 0, args[3]),
-        "copy_file_range": (args[0], args[2], args[3], args[4]),
-        "splice": (args[0], args[2], args[3], args[4]),
-        "tee": (args[0], args[1], 0, args[2]),
+    source, source_at, fd, at, size = {
+        "sendfile": (args[1], args[2], args[0], 0, args[3]),
+        "copy_file_range": (args[0], args[1], args[2], args[3], args[4]),
+        "splice": (args[0], args[1], args[2], args[3], args[4]),
+        "tee": (args[0], 0, args[1], 0, args[2]),
     }[name]
-    fd, size = signed(fd), min(size, MAX_RW_COUNT)
-    if size == 0:
-        return None
+    fd, source, size = signed(fd), signed(source), min(size, MAX_RW_COUNT)
     text = fd_text(tid, fd)
     stream = view.outputs.get(text, "")
-    if stream:
-        return _copy_to_output(tid, name, stream, size, fd=signed(source), args=args)
-    found = _file(view, tid, fd, text)
-    if found is None:
+    found = None if stream else _file(view, tid, fd, text)
+    if not stream and found is None:
         return None
-    offset = -1
-    if address:
-        raw = read_memory(tid, address, 8)
-        if len(raw) < 8:
-            return None
-        offset = int.from_bytes(raw, "little", signed=True)
-    return _copy_request(view, tid, name, fd, found, offset, size)
+    source_offset, offset = _offset_at(tid, source_at), _offset_at(tid, at)
+    size = _available(tid, source, source_offset, size)
+    if size == 0:
+        return None
+    if found is not None:
+        return _copy_request(view, tid, name, fd, found, offset, size)
+    request = _output(tid, name, stream, size, (), fd=source)  # to be read while the call waits
+    request.offset = source_offset
+    return request
+
+
+def _offset_at(tid: int, address: int) -> int:
+    """A file offset in memory; -1, for the file's own, where there is none."""
+    return int.from_bytes(read_memory(tid, address, 8), "little", signed=True) if address else -1
+
+
+def _available(tid: int, source: int, offset: int, size: int) -> int:
+    """How many bytes a copy will move at most: what is left of a file, what lies in a pipe."""
+    status = fd_status(tid, source)
+    if status is None:
+        return 0
+    if stat.S_ISREG(status.st_mode):
+        if offset < 0:
+            info = fd_info(tid, source)
+            offset = info.position if info is not None else 0
+        return min(size, max(0, status.st_size - offset))
+    if stat.S_ISFIFO(status.st_mode):
+        copy = duplicate_fd(tid, source)
+        try:
+            raw = fcntl.ioctl(copy, termios.FIONREAD, bytes(4))
+        finally:
+            os.close(copy)
+        return min(size, int.from_bytes(raw, "little") or size)  # an empty one waits for more
+    return size
 
 
 def _copy_request(
@@ -259,7 +272,8 @@ def _fallocate(view: View, tid: int, name: str, args: Arguments) -> Request | No
     # Punch, zero and write-zeroes all leave zeros; unshare and plain allocation leave the bytes.
     kind = Kind.PUNCH if mode & (0x02 | 0x10 | 0x80) else Kind.ALLOCATE
     kind = _ALLOCATIONS.get(mode & ~1, kind)
-    if size == 0 or size >= 1 << 63 or offset >= 1 << 63:
+    punches_and_grows = mode & 0x02 and not mode & 1  # refused by every file system
+    if size == 0 or size >= 1 << 63 or offset >= 1 << 63 or punches_and_grows:
         return None
     return Request(
         tid,

@@ -18,10 +18,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fault_injection import calls
-from fault_injection.effects import SYNCS, Draft, Effects, Pending
+from fault_injection import calls, effects
 from fault_injection.filetree import FileTree
 from fault_injection.labels import Labeller, stable_names
+from fault_injection.pending import Draft, Pending, World
 from fault_injection.procfs import View, has_left
 from fault_injection.requests import Request, refused
 from fault_injection.seccomp import Match, Notification
@@ -76,7 +76,7 @@ class Recorder:
         self._labels = Labeller(stable_names)
         self._sightings = Sightings(path, watch)
         self._spool = spool
-        self._effects: Effects | None = None
+        self._world: World | None = None
         self._decoders = dict(calls.BY_NUMBER)
         self._held: dict[int, Pending] = {}
         self._pending: dict[int, Pending] = {}
@@ -89,7 +89,7 @@ class Recorder:
             tree = FileTree(path)
             tree.scan(spool)
             self._why = tree.unreadable
-            self._effects = Effects(self._view, tree, spool)
+            self._world = World(self._view, tree, spool)
             self._view.know(tree)
             self._decoders.update(calls.REFUSING)
         self.reads: Mapping[bytes, frozenset[str]] | None = None
@@ -125,7 +125,7 @@ class Recorder:
         request = self._decode(notification, name)
         if request is None:
             return Call(name, "", False, False, "", "", None, tid)
-        if request.untraceable and self._effects is not None:
+        if request.untraceable and self._world is not None:
             self._why = self._why or request.untraceable
         place = ""
         if request.verb and (request.inside or request.output):
@@ -140,7 +140,7 @@ class Recorder:
             bool(place) and not request.output,
             request.inside,
             request.output,
-            request.untraceable if self._effects is not None else "",
+            request.untraceable if self._world is not None else "",
             kind,
             tid,
         )
@@ -163,13 +163,13 @@ class Recorder:
     def _hold(self, request: Request, notification: Notification, place: str) -> None:
         """Remember the call until its answer, with what has to be taken before it runs."""
         observed = self._sightings.observes(request)
-        if self._effects is None and not observed:
+        if self._world is None and not observed:
             return
         self._clock += 1
         pending = Pending(request, notification.nr, notification.args, self._clock, place)
-        if self._effects is not None and request.kind is not None:
+        if self._world is not None and request.kind is not None:
             try:
-                self._effects.prepare(pending)
+                effects.prepare(self._world, pending)
             except OSError as error:
                 self._why = self._why or f"{request.name}: its bytes cannot be read: {error}"
         if observed:
@@ -182,13 +182,13 @@ class Recorder:
         if pending is None:
             return
         if outcome == "failed":
-            if self._effects is not None:
-                self._effects.release(pending)
+            if self._world is not None:
+                effects.release(pending)
             return
         if not isinstance(outcome, str):
             pending.wrote = outcome[1]
         self._sightings.happened(pending)
-        if self._effects is None or pending.request.kind is None:
+        if self._world is None or pending.request.kind is None:
             return
         self._done.append(pending)
         if len(self._done) > MAX_OPERATIONS:
@@ -196,7 +196,7 @@ class Recorder:
         if pending.request.kind is Kind.OUTPUT:
             self._accept(pending, [_output(pending)])
         elif pending.wrote is not None:
-            self._accept(pending, self._effects.look(pending, final=True))
+            self._accept(pending, effects.look(self._world, pending, final=True))
         else:
             self._pending[call.tid] = pending
 
@@ -207,37 +207,37 @@ class Recorder:
         pending.ended = self._clock
         pending.drafts = drafts or []
         self._pending.pop(pending.request.tid, None)
-        if self._effects is not None:
-            self._effects.release(pending)
+        if self._world is not None:
+            effects.release(pending)
 
     def _settle_before(self, tid: int) -> None:
         """Learn what earlier calls did, before thread ``tid`` makes its next one."""
-        assert self._effects is not None
+        assert self._world is not None
         own = self._pending.get(tid)
         if own is not None:
-            self._accept(own, self._effects.look(own, final=True))
+            self._accept(own, effects.look(self._world, own, final=True))
         for pending in list(self._pending.values()):
             self._wait_for(pending)
 
     def _wait_for(self, pending: Pending) -> None:
         """Settle another thread's call, unless it is still running after a bounded wait."""
-        assert self._effects is not None
-        unseen = pending.request.kind in (*SYNCS, Kind.META)
+        assert self._world is not None
+        unseen = pending.request.kind in effects.UNSEEN
         started = time.monotonic()
         while True:
-            drafts = self._effects.look(pending, final=False)
+            drafts = effects.look(self._world, pending, final=False)
             if drafts is not None:
                 return self._accept(pending, drafts)
             left = has_left(pending.request.tid, pending.number, pending.args)
             if left:
-                return self._accept(pending, self._effects.look(pending, final=True))
+                return self._accept(pending, effects.look(self._world, pending, final=True))
             if left is False and unseen:
                 return None
             patience = _PATIENCE_S if left is None else _PATIENCE_BLOCKED_S
             if pending.slow or time.monotonic() - started > patience:
                 pending.slow = True
                 if left is None and unseen:
-                    return self._accept(pending, self._effects.look(pending, final=True))
+                    return self._accept(pending, effects.look(self._world, pending, final=True))
                 return None
             time.sleep(_POLL_S)
 
@@ -245,21 +245,21 @@ class Recorder:
 
     def finish(self) -> None:
         """Settle everything, when all processes of the attempt are gone. May be called again."""
-        if self._effects is None or self._spool is None:
+        if self._world is None or self._spool is None:
             return
         for held in self._held.values():
-            self._effects.release(held)
+            effects.release(held)
         self._held.clear()
         for pending in list(self._pending.values()):
-            self._accept(pending, self._effects.look(pending, final=True))
+            self._accept(pending, effects.look(self._world, pending, final=True))
         self._spool.flush()
-        self._why = self._why or self._effects.problem
-        self._why = self._why or next(self._effects.tree.differences(), "")
+        self._why = self._why or self._world.problem
+        self._why = self._why or next(self._world.tree.differences(), "")
         self._sightings.number(self._done)
 
     def trace(self) -> Trace:
         """The whole trace; to be called after :meth:`finish` of a recorder with a spool."""
-        if self._effects is None or self._spool is None:
+        if self._world is None or self._spool is None:
             raise ValueError("this recorder has no spool: there is no trace")
         threads: dict[int, int] = {}
         operations: list[Operation] = []
@@ -271,7 +271,7 @@ class Recorder:
                 place = pending.place if draft is drafts[-1] else ""
                 operations.append(_operation(len(operations), draft, pending, thread, place))
         return Trace(
-            start=self._effects.tree.start(), operations=tuple(operations), blobs=self._spool
+            start=self._world.tree.start(), operations=tuple(operations), blobs=self._spool
         )
 
 

@@ -171,7 +171,7 @@ assert os.sendfile(f, source, None, 10 ** 6) == len(data)
     assert run.places == [
         "create-f#1",
         "write-f#1",
-        *(f"copy-f#{n}" for n in range(1, 8)),
+        *(f"copy-f#{n}" for n in range(1, 7)),
     ]
 
 
