@@ -9,12 +9,13 @@ takes longer than many a grace period's half.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllm import inspect
-from tinyllm.errors import TinyllmError
+from tinyllm.errors import StorageFailed, TinyllmError
 from tinyllm.signals import stop_on_signals
 
 
@@ -25,8 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command(arguments)
     except TinyllmError as error:
-        print(f"tinyllm: error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
+        return _failed(str(error), error.exit_code)
+    except OSError as error:  # of a call that has no words of its own
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _failed(f"{where}{error.strerror or error}", StorageFailed.exit_code)
+
+
+def _failed(message: str, exit_code: int) -> int:
+    """Say why; that nobody may be there to read it is no further error."""
+    with contextlib.suppress(OSError):
+        print(f"tinyllm: error: {message}", file=sys.stderr, flush=True)
+    return exit_code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -24,7 +24,7 @@ from tinyllm import optim, progress
 from tinyllm.durable import make_durable_directories, open_directory, sync_directory
 from tinyllm.errors import NothingToResume, ResumeRefused, StorageFailed, TinyllmError
 from tinyllm.lock import run_lock
-from tinyllm.paths import ckpt_dir, run_dir, step_name
+from tinyllm.paths import ckpt_dir, parse_step_name, run_dir, step_name
 from tinyllm.progress import History, Progress, SourceRecord
 from tinyllm.provenance import git_sha
 from tinyllm.reader import Found, find_checkpoint, list_directory
@@ -148,6 +148,15 @@ def _resumed(found: Found, request: Request, inputs: Inputs, history: History) -
     checkpoint = found.checkpoint
     for name, reason in found.skips:
         say(f"skipped {name}: {reason}")
+    wanted = request.step_dir and parse_step_name(request.step_dir.name)
+    if checkpoint is not None and wanted is not None and wanted not in found.steps:
+        # What does not verify is passed over for an older one; a slip of the pen is not, since
+        # going back gives up everything newer.
+        checkpoint.close()
+        raise NothingToResume(
+            f"{request.step_dir} does not exist; there are "
+            + ", ".join(step_name(step) for step in found.steps)
+        )
     if checkpoint is None:
         if found.steps or request.step_dir is not None:
             raise NothingToResume(

@@ -49,6 +49,13 @@ def test_python_m_and_the_exit_codes_of_usage() -> None:
         assert (ended.returncode, says in ended.stderr) == (2, True), ended.stderr
 
 
+def test_an_error_of_a_call_is_a_sentence_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    ended = runs.train(tmp_path, "adamw")
+    assert (ended.code, "Traceback" in ended.stderr) == (5, False)
+    assert f"{tmp_path}/runs" in ended.stderr
+
+
 def test_what_a_fork_server_imports(tmp_path: Path) -> None:
     """PRELOAD starts no thread, makes no file and sets no handler, and leaves a run almost nothing
     to import: a fork of a process that has it must not spend its time on that."""

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from tests.tinyllm import runs
 from tinyllm.errors import SpecError
-from tinyllm.spec import AdamW, Muon, Sgd, parse_model_config, read_spec
+from tinyllm.spec import (
+    AdamW,
+    Data,
+    ModelConfig,
+    Muon,
+    Schedule,
+    Sgd,
+    Source,
+    TrainSpec,
+    parse_model_config,
+    read_spec,
+)
 
 BASE = runs.spec_content()
 
@@ -154,6 +165,15 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
     ]:
         with pytest.raises(SpecError, match=says):
             read_spec(tmp_path / name)
+
+
+def test_the_documentation_names_every_key_and_its_example_is_a_spec(tmp_path: Path) -> None:
+    text = (runs.SMOKE.parent / "docs/train-spec.md").read_text()
+    _read(tmp_path, text.split("```json\n")[1].split("```")[0])
+    structs = (TrainSpec, ModelConfig, Data, Source, AdamW, Sgd, Muon, Schedule)
+    for kind in structs:
+        for name in kind.__struct_fields__:
+            assert f"`{name}`" in text, f"{kind.__name__}.{name}"
 
 
 json_values = st.recursive(

@@ -290,6 +290,19 @@ def test_a_rewind(finished: Path, run: Path) -> None:
     assert runs.tree(runs.ckpt(run)) == runs.tree(runs.ckpt(finished))
 
 
+def test_a_rewind_to_a_step_that_is_not_there_is_refused(run: Path) -> None:
+    """Falling back to an older one would give up the newer ones for a slip of the pen."""
+    said = _resume(run, runs.ckpt(run) / "step-000005", code=4)
+    assert "step-000005 does not exist; there are step-000004, step-000008" in said
+
+
+def test_a_rewind_to_a_damaged_step_takes_the_next_older_one(run: Path) -> None:
+    (runs.ckpt(run) / "step-000008/config.json").unlink()
+    said = _resume(run, runs.ckpt(run) / "step-000008")
+    assert "skipped step-000008: config.json" in said
+    assert "resume 4" in runs.kinds(run)
+
+
 # --- refusing ---------------------------------------------------------------------------------
 
 
