@@ -5,6 +5,7 @@ The supervisor here is as plain as can be: every call is let run, or answered by
 
 import contextlib
 import os
+import pickle
 import select
 import shutil
 import socket
@@ -14,8 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from fault_injection import seccomp
 from fault_injection.recorder import Call, Outcome, Recorder
@@ -76,6 +75,8 @@ def require_supervision() -> None:
     """Skip, with the reason, where the kernel or a sandbox does not let a child be supervised."""
     reason = seccomp.unavailable()
     if reason is not None:
+        import pytest  # not at the top: plain users run this module without the test environment
+
         pytest.skip(reason)
 
 
@@ -86,12 +87,9 @@ def supervise(
     program: str = "",
     args: tuple[str, ...] = (),
     cwd: Path | None = None,
-    user: int | None = None,
     answer: Answer | None = None,
 ) -> Recorded:
     """Run Python ``code`` or an executable ``program`` to its end, and finish the recorder."""
-    import pickle
-
     job = pickle.dumps((recorder.notify, "code" if code else "exec", code or program, (*args,)))
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -102,9 +100,6 @@ def supervise(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
         )
         theirs.close()
         assert child.stdout is not None
@@ -185,7 +180,6 @@ def record(
     args: tuple[str, ...] = (),
     watch: tuple[str, ...] = (),
     answer: Answer | None = None,
-    user: int | None = None,
     check: bool = True,
     stable_names: frozenset[bytes] | None = None,
 ) -> Recorded:
@@ -205,7 +199,6 @@ def record(
         program=program,
         args=(str(root), *args),
         cwd=root,
-        user=user,
         answer=answer,
     )
     if check:
