@@ -174,7 +174,11 @@ def make_durable_directories(path: str, *, unsupported: Callable[[str, str], Non
         level = os.path.dirname(level)
     for made in reversed(missing):
         with doing("make the directory", made):
-            os.mkdir(made)
+            try:
+                os.mkdir(made)
+            except FileExistsError:
+                if not os.path.isdir(made):  # else another process was quicker
+                    raise
     level = path
     for depth in range(max(len(missing) + 1, 5)):
         try:
