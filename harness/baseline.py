@@ -50,14 +50,16 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the uninterrupted run did. ``losses`` and ``promises`` are in order.
+    """What the uninterrupted run did. ``losses`` and ``promises`` are in order;
+    ``shown`` has losses and acknowledgements together, with the operations that showed them.
 
     ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
-    places up to the first loss after the i-th acknowledgement. ``step_files`` (tinyllm) are the sha256 of
-    each step's files, by step and name.
+    places up to the first loss after the i-th acknowledgement. ``step_files`` (tinyllm) has the
+    sha256 of each step's files, by step and name.
     """
 
     losses: tuple[Event, ...]
+    shown: tuple[Event, ...]
     promises: tuple[Promise, ...]
     final: dict[str, str]
     tree: dict[str, str]
@@ -65,6 +67,7 @@ class Baseline:
     save_ends: tuple[int, ...]
     points: tuple[str, ...]
     stable_names: frozenset[bytes] | None
+    operations: int
     seconds: float
     fork: bool
     untraceable: str = ""
@@ -267,6 +270,7 @@ def _describe(
             promises.append(Promise(event.step, printed, event.operation))
     return Baseline(
         losses=losses,
+        shown=first.events,
         promises=tuple(promises),
         final=first.final,
         tree=first.tree,
@@ -274,6 +278,7 @@ def _describe(
         save_ends=_save_ends(labelled),
         points=first.attempt.points,
         stable_names=labelled.stable_names,
+        operations=len(trace.operations) if trace else 0,
         seconds=labelled.attempt.seconds,
         fork=forked,
         untraceable=first.attempt.untraceable,

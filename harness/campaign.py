@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness import results, tasks
 from harness.baseline import Baseline
@@ -20,6 +20,9 @@ from harness.results import CaseRecord, LayerCount, Violation
 from harness.runner import Outcome
 from harness.signatures import signature_of
 from harness.subjects import Subject
+
+if TYPE_CHECKING:
+    from harness.power.explore import Failure
 
 TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
 
@@ -49,6 +52,7 @@ class Options:
     fail_fast: bool = False
     exhaustive: bool = False
     fork: bool = True
+    equal_reads: bool = True
     trace_dir: str | None = None
 
 
@@ -63,6 +67,7 @@ class Campaign:
     records: list[CaseRecord] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     failed_outcomes: list[tuple[Subject, Baseline, Outcome]] = field(default_factory=list)
+    power_failures: list[tuple[Subject, Case, "Failure"]] = field(default_factory=list)
     layers: dict[str, LayerCount] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

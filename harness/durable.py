@@ -161,7 +161,7 @@ def _is_ours(path: Path) -> bool:
 def _lock(path: Path) -> int:
     """Lock the marker; the lock dies with this process and is not inherited by its children."""
     marker = path / MARKER
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(marker, flags, 0o666)
     try:
         status = os.fstat(descriptor)

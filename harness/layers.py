@@ -10,6 +10,7 @@ from harness import planning
 from harness.baseline import Baseline
 from harness.campaign import Campaign
 from harness.cases import Case
+from harness.power.layer import power_layer
 from harness.runner import Outcome
 from harness.subjects import Subject
 
@@ -121,6 +122,10 @@ def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds
         killed = kill_layer(run)
         if "double" in wanted:
             double_layer(run, killed)
+    for layer in wanted:
+        kind, _, model = layer.partition("/")
+        if kind == "power":
+            power_layer(campaign, subject, baseline, model, saves=bounds.saves)
     simple: dict[str, Callable[[Run], None]] = {"signal": signal_layer, "error": error_layer}
     for layer in wanted:
         if layer in simple:

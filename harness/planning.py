@@ -86,6 +86,27 @@ def places_of_saves(baseline: Baseline, saves: Sequence[int] | None) -> list[str
     return chosen
 
 
+def operations_of_saves(baseline: Baseline, saves: Sequence[int] | None) -> list[tuple[int, int]]:
+    """The crash places (operation indices, both included) of the saves; -1 is the end."""
+    acks = [i for i, e in enumerate(baseline.shown) if e.kind == "ack"]
+    if saves is None or not acks:
+        return [(0, -1)]
+    ends = []
+    for position in acks:
+        rest = baseline.shown[position + 1 :]
+        following = next((e.operation for e in rest if e.kind == "loss"), -1)
+        ends.append(max(following, baseline.shown[position].operation) if following >= 0 else -1)
+    return [(ends[s - 1] if s > 0 else 0, ends[s]) for s in saves if s < len(ends)]
+
+
+def shared_out(first: int, last: int, *, pieces: int) -> list[tuple[int, int]]:
+    """``first`` to ``last`` (both included) in at most ``pieces`` stretches of like length."""
+    length = last - first + 1
+    pieces = max(1, min(pieces, length))
+    bounds = [first + length * n // pieces for n in range(pieces + 1)]
+    return [(bounds[n], bounds[n + 1] - 1) for n in range(pieces)]
+
+
 def kill_cases(
     subject: Subject, baseline: Baseline, *, saves: Sequence[int] | None = None
 ) -> list[Case]:

@@ -88,9 +88,11 @@ def run(request: Request) -> int:
     request = replace(request, options=options)
     started, began = datetime.now(UTC), time.monotonic()
     with (
-        worker_pool(options.jobs, env=dict(_common_env(request.subjects))) as (executor, _),
+        worker_pool(options.jobs, env=dict(_common_env(request.subjects))) as (executor, temp_dir),
         progress(stream=sys.stderr) as shown,
     ):
+        options = replace(options, trace_dir=f"{temp_dir}/traces")
+        request = replace(request, options=options)
         campaign = Campaign(
             options=options,
             executor=executor,

@@ -111,7 +111,7 @@ def _extract(tar: tarfile.TarFile, state: Path, destination: Path) -> None:
             symlinks.append((place, member.linkname))
         elif member.islnk():
             source = _inside(member.linkname, state, destination)
-            if not (source.is_file() and not source.is_symlink()):
+            if not source.is_file():
                 raise UsageError(
                     f"{state}: {member.name!r} links to {member.linkname!r}, not there"
                 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.baseline import Baseline, run_baseline
 from harness.cases import Case
 from harness.errors import UsageError
+from harness.power.explore import Exploration, Explored, explore
 from harness.runner import Kept, Outcome, run_case
 from harness.subjects import Subject
 
@@ -52,6 +53,12 @@ def case_task(subject: Subject, baseline: Baseline, case: Case) -> Outcome:
     """One case, run and judged."""
     preload(subject)
     return run_case(subject, baseline, case, scratch())
+
+
+def explore_task(exploration: Exploration) -> Explored:
+    """The crash states at some places of a recorded run, judged."""
+    preload(exploration.subject)
+    return explore(exploration, scratch())
 
 
 def kept_case_task(subject: Subject, baseline: Baseline, case: Case, directory: str) -> Outcome:

@@ -11,7 +11,7 @@ from harness.layers import EXHAUSTIVE, Bounds
 from harness.session import Request, run
 from harness.subjects import Subject, discover, subject_from_command
 
-DEFAULT_FAULTS = ("kill", "double", "signal")
+DEFAULT_FAULTS = ("kill", "double", "signal", "power")
 
 
 def add_parser(subparsers: Any) -> None:

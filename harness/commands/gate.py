@@ -10,7 +10,7 @@ from harness.layers import EXHAUSTIVE, gate_bounds
 from harness.session import Request, run
 from harness.subjects import discover
 
-DEFAULT_FAULTS = ("point", "kill", "double")
+DEFAULT_FAULTS = ("point", "kill", "double", "power")
 SMOKE_CONFIGS = Path("smoke_configs")
 
 

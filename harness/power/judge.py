@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_injection.attempt import run_attempt
-from fault_injection.crash_states import State, VisibleTree
-from fault_injection.crash_states.materialize import materialize
+from fault_injection.crash_states import State, VisibleTree, materialize
 from fault_injection.faults import Fault, TriggerKind
-from fault_injection.trace import Kind, Trace
+from fault_injection.trace import Kind
 from harness.artifacts import digests
 from harness.baseline import Baseline
 from harness.evidence import Finding, History, Step
@@ -39,7 +38,7 @@ class Resumed:
 
 @dataclass(slots=True)
 class Counts:
-    """How states were judged. ``checked`` were answered by equal reads and run all the same."""
+    """How states were judged. ``checked``: answered by equal reads, and run all the same."""
 
     judged: int = 0
     equal_reads: int = 0
@@ -52,28 +51,48 @@ class EqualReadsWrong(Exception):
 
 @dataclass(slots=True)
 class Judge:
-    """Judges the states of one trace. ``equal_reads`` False runs every state for real."""
+    """Judges the crash states of one subject.
+
+    ``shown`` are the losses and acknowledgements of the recorded run with the ordinal of the
+    acknowledgement that had been seen by then: an event counts once the world has seen as many.
+    ``equal_reads`` False runs every state for real; ``check_every`` n runs one of n states that
+    were answered by equal reads all the same.
+    """
 
     subject: Subject
     baseline: Baseline
-    trace: Trace
     scratch: Path
+    shown: tuple[tuple[int, Event], ...]
     equal_reads: bool = True
     check_every: int = 0
+    seed: int = 0
     counts: Counts = field(default_factory=Counts)
     known: Known[Resumed] = field(default_factory=Known)
-    _events: tuple[Event, ...] = ()
-    _complete: set[tuple[int, StepKey]] = field(default_factory=set)
-    _rng: random.Random = field(default_factory=lambda: random.Random(0))
+    complete: set[tuple[int, StepKey]] = field(default_factory=set)
+    _remembered: dict[tuple[str, int], list[Finding]] = field(default_factory=dict)
+    _rng: random.Random = field(default_factory=random.Random)
 
-    def findings(self, state: State, tree: VisibleTree) -> list[Finding]:
-        """The broken invariants of a state."""
+    def __post_init__(self) -> None:
+        self._rng.seed(self.seed)
+
+    def findings(self, state: State) -> list[Finding]:
+        """The broken invariants of a state, remembered by its identity."""
+        found = self._remembered.get(state.identity)
+        if found is None:
+            found = self._remembered[state.identity] = self._judged(state)
+        return found
+
+    def is_good(self, state: State) -> bool:
+        """Whether no invariant is broken."""
+        return not self.findings(state)
+
+    def _judged(self, state: State) -> list[Finding]:
+        tree = state.tree()
         resumed = self.resumed(tree)
-        crashed = self.crash(state.place, tree)
         history = History(
             subject=self.subject,
             layer="power",
-            steps=(crashed, resumed.step),
+            steps=(self.crash(state, tree), resumed.step),
             final=resumed.final,
             tree_is_final=resumed.tree_is_final,
         )
@@ -84,14 +103,14 @@ class Judge:
         found = self.known.find(tree) if self.equal_reads else None
         if found is None:
             self.counts.judged += 1
-            resumed, questions = self._run(tree)
-            if self.equal_reads:
+            resumed, questions = self.run(tree)
+            if self.equal_reads and questions is not None:
                 self.known.add(tree, questions, resumed)
             return resumed
         self.counts.equal_reads += 1
         if self.check_every and self._rng.randrange(self.check_every) == 0:
             self.counts.checked += 1
-            again, _ = self._run(tree)
+            again, _ = self.run(tree)
             if _essence(again) != _essence(found):
                 raise EqualReadsWrong(
                     f"{self.subject.name}: two crash states that answered all questions alike "
@@ -99,41 +118,42 @@ class Judge:
                 )
         return found
 
-    def crash(self, place: int, tree: VisibleTree) -> Step:
+    def crash(self, state: State, tree: VisibleTree) -> Step:
         """The attempt that the power loss ended, as the oracle sees it."""
-        operations = self.trace.operations
-        shown = tuple(e for e in self._events if e.operation < place)
-        last_ack = max((e.operation for e in shown if e.kind == "ack"), default=-1)
-        since = sum(op.kind is not Kind.OUTPUT for op in operations[last_ack + 1 : place])
+        operations = state.space.history.trace.operations
+        acks = sorted(i for i in state.space.seen if i < state.place)
+        since = (
+            sum(op.kind is not Kind.OUTPUT for op in operations[acks[-1] + 1 : state.place])
+            if (acks)
+            else -1
+        )
         tinyllm = self.subject.format == "tinyllm"
         return Step(
-            fault=Fault(TriggerKind.CALL, operations[place - 1].place if place else "start"),
+            fault=Fault(TriggerKind.CALL, state.place_label),
             fault_seen=True,
             resuming=False,
             exit_code=None,
             signal=None,
             timed_out=False,
-            events=shown,
+            events=tuple(e for ordinal, e in self.shown if ordinal <= state.outputs),
             output="",
-            calls_since_ack=since if last_ack >= 0 else -1,
-            after=run_state(tree, complete_keys=self._complete) if tinyllm else None,
+            calls_since_ack=since,
+            after=run_state(tree, complete_keys=self.complete) if tinyllm else None,
         )
 
-    def prepare(self, events: Iterable[Event], complete_trees: Iterable[VisibleTree]) -> None:
-        """Say what the world saw, and verify for real the step directories of complete trees."""
-        self._events = tuple(events)
-        if self.subject.format != "tinyllm":
-            return
-        for tree in complete_trees:
+    def know_complete(self, trees: Iterable[VisibleTree]) -> None:
+        """Verify for real the step directories of trees of the uninterrupted run (tinyllm)."""
+        for tree in trees:
             keys = set(layout_of(tree).steps.items())
-            if keys <= self._complete:
+            if keys <= self.complete:
                 continue
             root = emptied(self.scratch / "root")
             materialize(tree, str(root))
             verified = read_run(root, seen=()).complete
-            self._complete |= {(step, key) for step, key in keys if step in verified}
+            self.complete |= {(step, key) for step, key in keys if step in verified}
 
-    def _run(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...]]:
+    def run(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...] | None]:
+        """Resume on a tree for real; what came of it, and what it looked at (None: not known)."""
         root = emptied(self.scratch / "root")
         materialize(tree, str(root))
         attempt = run_attempt(
@@ -143,22 +163,22 @@ class Judge:
         if attempt.start_error:
             raise RuntimeError(f"the program could not be started: {attempt.start_error}")
         step = step_of(attempt, subject=self.subject, root=root, fault=None, resuming=True)
-        final = digests(root, self.subject.final, compare=self.subject.compare)
         printed = bool(losses_of(step.events))
         resumed = Resumed(
             step=step,
-            final=final,
+            final=digests(root, self.subject.final, compare=self.subject.compare),
             tree_is_final=False if printed else tree_is_final(root, self.baseline),
         )
-        questions = list(questions_of(attempt.reads or {}))
+        if attempt.reads is None or attempt.untraceable:
+            return resumed, None
+        questions = list(questions_of(attempt.reads))
         # What the attempt never looked at may still lie in the final tree as it was.
-        beyond = set(self.baseline.final) if printed else set(self.baseline.tree)
+        beyond = self.baseline.final if printed else self.baseline.tree
         asked = {path for path, levels in questions if "content" in levels}
-        questions += [
-            (path.encode("utf-8", "surrogateescape"), frozenset({"content"}))
-            for path in sorted(beyond)
-            if path.encode("utf-8", "surrogateescape") not in asked
-        ]
+        for name in sorted(beyond):
+            path = name.encode("utf-8", "surrogateescape")
+            if path not in asked:
+                questions.append((path, frozenset({"content"})))
         return resumed, tuple(questions)
 
 
@@ -167,3 +187,17 @@ def _essence(resumed: Resumed) -> tuple[object, ...]:
     step = resumed.step
     told = tuple((e.kind, e.step, e.loss) for e in step.events)
     return step.exit_code, step.signal, step.timed_out, told, tuple(sorted(resumed.final.items()))
+
+
+def shown_events(events: Iterable[Event]) -> tuple[tuple[tuple[int, Event], ...], tuple[int, ...]]:
+    """Events with their ordinal among the acknowledgements, and the acknowledgements' operations.
+
+    A loss counts with the acknowledgement before it: that it was printed changes nothing.
+    """
+    shown: list[tuple[int, Event]] = []
+    operations: list[int] = []
+    for event in events:
+        if event.kind == "ack" and event.operation not in operations:
+            operations.append(event.operation)
+        shown.append((len(operations), event))
+    return tuple(shown), tuple(operations)

@@ -45,6 +45,7 @@ def a_subject(**changes: object) -> Subject:
 def a_baseline(**changes: object) -> Baseline:
     fields: dict[str, object] = {
         "losses": losses(1, STEPS),
+        "shown": uninterrupted(),
         "promises": (Promise(3, 3, -1), Promise(6, 6, -1), Promise(9, 9, -1)),
         "final": {"final.bin": "aa"},
         "tree": {"final.bin": "aa"},
@@ -52,6 +53,7 @@ def a_baseline(**changes: object) -> Baseline:
         "save_ends": (),
         "points": (),
         "stable_names": None,
+        "operations": 0,
         "seconds": 1.0,
         "fork": False,
     }

@@ -112,7 +112,7 @@ def test_without_a_database_everything_is_new(tmp_path: Path) -> None:
     assert history.runs(database) == []
 
 
-@pytest.mark.parametrize("damage", ["rubbish", "old version", "cut"])
+@pytest.mark.parametrize("damage", ["rubbish", "old version", "cut", "zeroed page"])
 def test_an_unusable_index_is_made_anew(three_runs: Path, damage: str) -> None:
     database = three_runs / history.NAME
     stored = history.stored_results(three_runs)
@@ -120,11 +120,16 @@ def test_an_unusable_index_is_made_anew(three_runs: Path, damage: str) -> None:
     whole = history.signatures(database)
     if damage == "rubbish":
         database.write_bytes(b"not a database" * 100)
+    elif damage == "zeroed page":
+        page = 4096
+        content = bytearray(database.read_bytes())
+        content[2 * page : 3 * page] = bytes(page)
+        database.write_bytes(content)
     elif damage == "cut":
         database.write_bytes(database.read_bytes()[:5000])
     else:
         with closing(sqlite3.connect(database)) as connection:
-            connection.execute("PRAGMA user_version = 99")
+            connection.executescript("DROP TABLE seen; PRAGMA user_version = 99;")
     assert history.update(database, stored) == []
     assert history.signatures(database) == whole
 

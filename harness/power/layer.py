@@ -1,0 +1,161 @@
+"""The power layer in a campaign: explorations shared out to workers, their failures as cases."""
+
+import time
+from collections import Counter
+
+from harness import planning, results, tasks
+from harness.baseline import Baseline
+from harness.campaign import Campaign
+from harness.cases import Case
+from harness.evidence import Finding
+from harness.power.explore import Exploration, Explored, Failure
+from harness.results import CaseRecord, LayerCount, Violation
+from harness.signatures import signature_of
+from harness.subjects import Subject
+
+RECORDS_PER_SIGNATURE = 20
+
+
+def power_layer(
+    campaign: Campaign,
+    subject: Subject,
+    baseline: Baseline,
+    model: str,
+    *,
+    saves: tuple[int, ...] | None,
+) -> None:
+    """Explore every crash state of the saves under a model, and record what came of it."""
+    layer = f"power/{model}"
+    if baseline.untraceable:
+        campaign.skip(subject, layer, f"not traceable: {baseline.untraceable}")
+        return
+    if campaign.options.trace_dir is None or campaign.stopped or campaign.out_of_time():
+        return
+    began = time.monotonic()
+    stretches = [
+        piece
+        for first, last in planning.operations_of_saves(baseline, saves)
+        for piece in planning.shared_out(
+            first,
+            baseline.operations if last < 0 else last,
+            pieces=campaign.options.jobs,
+        )
+    ]
+    campaign.progress.layer(f"{subject.name} {layer}", len(stretches))
+    futures = [
+        campaign.executor.submit(
+            tasks.explore_task,
+            Exploration(
+                subject=subject,
+                baseline=baseline,
+                trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
+                model=model,
+                first=first,
+                last=last,
+                seed=campaign.options.seed,
+                equal_reads=campaign.options.equal_reads,
+            ),
+        )
+        for first, last in stretches
+    ]
+    explored = []
+    for future in futures:
+        explored.append(future.result())
+        campaign.progress.advance(failed=bool(explored[-1].failed))
+    for one in explored:
+        _record(campaign, subject, layer, one)
+    _count(campaign, layer, explored, seconds=time.monotonic() - began)
+
+
+def power_case(subject: Subject, layer: str, failure: Failure) -> Case:
+    """The case of one crash state."""
+    return Case(
+        subject=subject.name,
+        layer=layer,
+        place=failure.place,
+        state=(("state", failure.descriptor),),
+    )
+
+
+def _record(campaign: Campaign, subject: Subject, layer: str, explored: Explored) -> None:
+    told: Counter[str] = Counter()
+    failed_at: Counter[str] = Counter()
+    for failure in explored.failures:
+        failed_at[failure.place] += 1
+        case = power_case(subject, layer, failure)
+        if not campaign.wanted([case]):
+            continue
+        for finding in failure.findings:
+            signature = _signature(finding, failure)
+            told[signature] += 1
+            if told[signature] <= RECORDS_PER_SIGNATURE:
+                campaign.violations.append(
+                    _violation(subject, layer, case, failure, finding, signature)
+                )
+        if max(told[_signature(f, failure)] for f in failure.findings) <= RECORDS_PER_SIGNATURE:
+            campaign.power_failures.append((subject, case, failure))
+            campaign.records.append(
+                CaseRecord(
+                    case=case.id,
+                    layer=layer,
+                    verdict=results.FAIL,
+                    config=subject.name,
+                    evidence=failure.lost,
+                    message="; ".join(f.message for f in failure.findings),
+                )
+            )
+    for place, states in explored.places:
+        passed = states - failed_at[place]
+        if passed:
+            case = Case(subject=subject.name, layer=layer, place=place)
+            campaign.records.append(
+                CaseRecord(
+                    case=case.id,
+                    layer=layer,
+                    verdict=results.PASS,
+                    config=subject.name,
+                    evidence=f"{passed} crash states after {place}",
+                )
+            )
+
+
+def _signature(finding: Finding, failure: Failure) -> str:
+    return signature_of(finding, needs=failure.cause, site=failure.site)
+
+
+def _violation(
+    subject: Subject, layer: str, case: Case, failure: Failure, finding: Finding, signature: str
+) -> Violation:
+    holds = ""
+    if failure.holds_if:
+        good = Case(subject.name, layer, place=failure.place, state=(("state", failure.holds_if),))
+        holds = good.id
+    return Violation(
+        case=case.id,
+        layer=layer,
+        invariant=finding.invariant,
+        message=finding.message,
+        config=subject.name,
+        signature=signature,
+        needs=failure.needs + (f"      {failure.site}" if failure.site else ""),
+        lost=failure.lost,
+        crash=failure.crash,
+        holds_if=holds,
+        expected=finding.expected,
+        found=finding.found,
+        evidence=f"{layer} state {failure.descriptor}",
+        reproduce=f"durability reproduce {case.digest}",
+    )
+
+
+def _count(campaign: Campaign, layer: str, explored: list[Explored], *, seconds: float) -> None:
+    before = campaign.layers.get(layer, LayerCount(cases=0, failed=0))
+    campaign.layers[layer] = LayerCount(
+        cases=before.cases + sum(e.cases for e in explored),
+        failed=before.failed + sum(e.failed for e in explored),
+        states=before.states + sum(e.states for e in explored),
+        judged=before.judged + sum(e.judged for e in explored),
+        equal_reads=before.equal_reads + sum(e.equal_reads for e in explored),
+        sampled=before.sampled or any(e.sampled for e in explored),
+        seconds=round(before.seconds + seconds, 3),
+    )
