@@ -12,11 +12,10 @@ that C++ destructors of libraries do not run at the end. A program that ends whi
 run is finalized by the interpreter itself, as in a real process; that is slow but exact.
 """
 
+import contextlib
 import ctypes
-import errno
 import functools
 import gc
-import importlib
 import itertools
 import os
 import random
@@ -33,7 +32,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
-from fault_injection import freshpython
+from fault_injection import freshpython, processes
 from fault_injection.freshpython import Look
 
 _SCRIPT_LIMIT_BYTES = 16 << 20
@@ -41,14 +40,21 @@ _SCRIPT_LIMIT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A command that may be forked. ``script`` or ``module`` is empty; ``argv`` is complete."""
+    """A command that may be forked. ``script`` or ``module`` is empty; ``argv`` is complete.
+
+    The last fields say what the child has to change. The parent finds out, because every page that
+    a child touches is copied first: looking is several times as dear there.
+    """
 
     argv: tuple[str, ...]
     script: str
     module: str
     words: tuple[str, ...]
+    first_path: str  # the entry of sys.path that the interpreter puts first
     look: Look
     code: types.CodeType | None  # of a script
+    changes_environment: bool
+    unusual_signals: tuple[int, ...]
 
 
 def is_forkable(
@@ -80,9 +86,8 @@ def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | s
     look = freshpython.look_of(command, env, cwd)
     if isinstance(look, str):
         return look
-    why_not = freshpython.differs_from(look, env) or freshpython.shadowed(
-        os.path.dirname(os.path.realpath(script)) if script else cwd, look
-    )
+    first_path = os.path.dirname(os.path.realpath(script)) if script else cwd
+    why_not = freshpython.differs_from(look, env) or freshpython.shadowed(first_path, look)
     if why_not is not None:
         return why_not
     code = _compiled(script, cwd) if script else None
@@ -93,8 +98,11 @@ def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | s
         script=command.script,
         module=command.module,
         words=command.words,
+        first_path=first_path,
         look=look,
         code=code,
+        changes_environment=os.environ != env,
+        unusual_signals=tuple(processes.unusual_signals(ignored=_IGNORED, handled=_HANDLED)),
     )
 
 
@@ -128,6 +136,10 @@ def _main_file(script: str, cwd: str) -> str:
     return os.path.join(cwd, script)
 
 
+# As the interpreter sets them when it starts.
+_IGNORED = frozenset({signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)})
+_HANDLED = frozenset({signal.SIGINT})
+
 _frozen = False
 
 
@@ -148,8 +160,8 @@ def run(chosen: Plan, *, env: Mapping[str, str], cwd: str) -> NoReturn:
     """
     try:
         modules = frozenset(sys.modules)
-        _forget_the_parent(env)
-        _set_up(chosen, cwd)
+        _forget_the_parent(chosen, env)
+        _set_up(chosen)
         status = _run_program(chosen, cwd)
         _end(status, modules)
     except BaseException:
@@ -159,26 +171,13 @@ def run(chosen: Plan, *, env: Mapping[str, str], cwd: str) -> NoReturn:
     os._exit(70)
 
 
-def _forget_the_parent(env: Mapping[str, str]) -> None:
+def _forget_the_parent(chosen: Plan, env: Mapping[str, str]) -> None:
     """Undo what a new process would not have: handlers, hooks, generators, caches, exit work."""
-    os.environ.clear()
-    os.environ.update(env)
-    time.tzset()
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        wanted: Any = signal.SIG_DFL
-        if number == signal.SIGINT:
-            wanted = signal.default_int_handler
-        elif number in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", None)):
-            wanted = signal.SIG_IGN  # as the interpreter sets them when it starts
-        # The handlers of the C library's own signals cannot be asked for or set.
-        if signal.getsignal(number) not in (wanted, None):
-            try:
-                signal.signal(number, wanted)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if chosen.changes_environment:
+        os.environ.clear()
+        os.environ.update(env)
+        time.tzset()
+    _reset_signals(chosen.unusual_signals)
     sys.settrace(None)
     sys.setprofile(None)
     sys.excepthook = sys.__excepthook__
@@ -205,10 +204,23 @@ def _forget_the_parent(env: Mapping[str, str]) -> None:
         finalizer.atexit = False
 
 
+def _reset_signals(unusual: tuple[int, ...]) -> None:
+    """Handlers as the interpreter sets them when it starts, and no signal blocked."""
+    signal.set_wakeup_fd(-1)
+    for number in unusual:
+        # The handlers of the C library's own signals cannot be set.
+        with contextlib.suppress(OSError):
+            signal.signal(number, signal.SIG_IGN if number in _IGNORED else signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if unusual:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 _parents_streams: list[object] = []
 
 
-def _set_up(chosen: Plan, cwd: str) -> None:
+def _set_up(chosen: Plan) -> None:
     look = chosen.look
     # Destroyed, they would flush into descriptors that are the program's now.
     _parents_streams.extend([sys.stdin, sys.stdout, sys.stderr])
@@ -218,9 +230,9 @@ def _set_up(chosen: Plan, cwd: str) -> None:
     sys.stderr = sys.__stderr__ = freshpython.open_stream(2, "<stderr>", look.stderr)  # type: ignore[misc]
     sys.orig_argv = list(chosen.argv)
     sys.argv = [chosen.script or "-m", *chosen.words]
-    first = os.path.dirname(os.path.realpath(chosen.script)) if chosen.script else cwd
-    sys.path[:] = [first, *look.path] if not sys.flags.safe_path else look.path
-    importlib.invalidate_caches()
+    sys.path[:] = [chosen.first_path, *look.path] if not sys.flags.safe_path else look.path
+    # What the parent has listed of this directory may be older than what is in it now.
+    sys.path_importer_cache.pop(chosen.first_path, None)
     gc.enable()
 
 

@@ -106,8 +106,13 @@ def parse(argv: Sequence[str]) -> PythonCommand | str:
 
 def is_this_python(executable: str, env: Mapping[str, str], cwd: str) -> bool:
     """Whether ``executable`` starts the interpreter that runs this process, venv included."""
+    return _is_this_python(executable, env.get("PATH", os.defpath), cwd)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_this_python(executable: str, path: str, cwd: str) -> bool:
     if os.sep not in executable:
-        executable = shutil.which(executable, path=env.get("PATH", os.defpath)) or executable
+        executable = shutil.which(executable, path=path) or executable
     theirs = os.path.join(cwd, executable)
     # Both are links to one binary in many environments: the directory makes the environment.
     return os.path.dirname(theirs) == os.path.dirname(sys.executable) and os.path.realpath(
@@ -180,17 +185,25 @@ def _hash_is_fixed(env: Mapping[str, str]) -> bool:
 
 def differs_from(look: Look, env: Mapping[str, str]) -> str | None:
     """Why a fork of this process cannot look like ``look``; None when it can."""
-    scope: dict[str, object] = {}
-    exec(_LOOK.replace("FIXED_HASH", repr(_hash_is_fixed(os.environ))), scope)
-    ours = scope["look"]
-    assert isinstance(ours, dict)
+    ours = _own_look(_hash_is_fixed(os.environ))
     for name, wanted in look.comparable.items():
         if ours[name] != wanted:
             return f"this process was started differently: {name} is {ours[name]}, not {wanted}"
-    for name in sorted({*env, *os.environ}):
-        if name.startswith(_READ_WHEN_LOADED) and env.get(name) != os.environ.get(name):
-            return f"{name} is read when libraries are loaded, and has another value here"
+    for these, those in ((env, os.environ), (os.environ, env)):
+        for name in these:
+            if name.startswith(_READ_WHEN_LOADED) and these[name] != those.get(name):
+                return f"{name} is read when libraries are loaded, and has another value here"
     return None
+
+
+@functools.cache
+def _own_look(fixed_hash: bool) -> Mapping[str, object]:
+    """The same of this process; what is compared of it never changes."""
+    scope: dict[str, object] = {}
+    exec(_LOOK.replace("FIXED_HASH", repr(fixed_hash)), scope)
+    ours = scope["look"]
+    assert isinstance(ours, dict)
+    return ours
 
 
 def shadowed(directory: str, look: Look) -> str | None:

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -193,6 +193,33 @@ _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH")
 _STOPPING = ("SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
 
 
+def unusual_signals(*, ignored: Collection[int], handled: Collection[int]) -> list[int]:
+    """The signals of this process that are blocked, or not ignored or handled as is said here.
+
+    One read of ``/proc``; elsewhere every signal that has a handler is named.
+    """
+    try:
+        fields = _signal_fields(os.getpid())
+    except (OSError, KeyError, ValueError):
+        return [n for n in signal.valid_signals() if signal.getsignal(n) != signal.SIG_DFL]
+    masks = ((fields["SigIgn"], ignored), (fields["SigCgt"], handled), (fields["SigBlk"], ()))
+    unusual = 0
+    for mask, expected in masks:
+        unusual |= mask ^ sum(1 << (number - 1) for number in expected)
+    return [number + 1 for number in range(unusual.bit_length()) if unusual >> number & 1]
+
+
+def _signal_fields(task: int | str) -> dict[str, int]:
+    """The signal masks in ``/proc/<task>/status``: SigBlk, SigIgn, SigCgt, ..."""
+    fields = {}
+    with open(f"/proc/{task}/status", "rb") as file:
+        for line in file:
+            if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt")):
+                name, _, mask = line.partition(b":")
+                fields[name.decode()] = int(mask, 16)
+    return fields
+
+
 def would_end(pid: int, number: int) -> bool:
     """Whether the signal ends the process by its default action, the moment it is sent.
 
@@ -205,11 +232,10 @@ def would_end(pid: int, number: int) -> bool:
     blocked = []
     try:
         for tid in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
-                fields = dict(line.split(b":\t", 1) for line in file if line.startswith(b"Sig"))
-            if (int(fields[b"SigCgt"], 16) | int(fields[b"SigIgn"], 16)) & bit:
+            fields = _signal_fields(f"{pid}/task/{tid}")
+            if (fields["SigCgt"] | fields["SigIgn"]) & bit:
                 return False
-            blocked.append(bool(int(fields[b"SigBlk"], 16) & bit))
+            blocked.append(bool(fields["SigBlk"] & bit))
     except (OSError, KeyError, ValueError):
         return False
     return not all(blocked)

@@ -95,10 +95,7 @@ def start(
     if arming is not None:
         control, control_of_child = socket.socketpair()
     parent = os.getpid()
-    with warnings.catch_warnings():
-        # From Python 3.12 a fork beside threads warns; the child here runs none of their code.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    pid = _fork()
     if pid == 0:
         child = _Child(command, plan, notify, arming, file_limit_bytes)
         _be_the_child(child, parent, theirs, control_of_child, out_write, err_write)
@@ -124,6 +121,15 @@ def start(
         started.close()
         raise
     return started
+
+
+def _fork() -> int:
+    if sys.version_info >= (3, 12):
+        with warnings.catch_warnings():
+            # A fork beside threads warns there; the child here runs none of their code.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return os.fork()
+    return os.fork()
 
 
 def _receive_listener(ours: socket.socket) -> int:

@@ -515,6 +515,8 @@ def test_a_plain_user_supervises_as_root_does(tmp_path: Path) -> None:
             )
             shown = f"{killed.evidence} {sorted(os.listdir(root))}"
             os.write(out, shown.encode())
+        except BaseException as error:
+            os.write(out, repr(error).encode())
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
