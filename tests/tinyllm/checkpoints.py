@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from fault_injection import points
+from tinyllm import retention, writer
 from tinyllm.durable import make_durable_directories
 from tinyllm.manifest import FileEntry, checkpoint_manifest, encode_manifest
 from tinyllm.paths import MANIFEST, ckpt_dir, run_dir, step_name
@@ -195,6 +196,35 @@ def places(work: Callable[[], None]) -> list[tuple[str, int]]:
     with open(read_end, encoding="ascii") as lines:
         hits = [line.split() for line in lines]
     return [(name, int(hit)) for _, name, hit in hits]
+
+
+def killed_at_number(work: Callable[[], None], number: int) -> str | None:
+    """Do ``work`` in a fork that is killed at the ``number``-th point (from 1) that it comes by.
+
+    Returns the name of that point, None when there are fewer.
+    """
+    read_end, write_end = os.pipe()
+
+    def counted() -> None:
+        seen = 0
+
+        def count(name: str) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                os.write(write_end, name.encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        for module in (retention, writer):
+            module.point = count  # type: ignore[attr-defined]
+        work()
+
+    code = in_child(counted)
+    os.close(write_end)
+    with open(read_end, encoding="ascii") as pipe:
+        name = pipe.read()
+    assert code == (-signal.SIGKILL if name else 0), f"the child failed with {code}"
+    return name or None
 
 
 def latest(ckpt: Path) -> str:
