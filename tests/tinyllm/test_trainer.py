@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.tinyllm import runs
-from tinyllm import pcg32
+from tinyllm import pcg32, trainer, training
+from tinyllm.retention import Line
 
 
 @pytest.fixture(scope="module")
@@ -460,3 +461,18 @@ def test_a_write_that_fails_is_reported_and_costs_nothing(half: Path) -> None:
     assert runs.tree(runs.ckpt(half)) == before
     _resume(half)
     assert runs.kinds(half)[-1] == "done 8"
+
+
+def test_the_lines_of_the_steps_are_durable_before_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power loss could leave a checkpoint whose steps are not in the progress file."""
+    calls: list[str] = []
+    state = training.begin(training.read_inputs(runs.SMOKE / "adamw.json"))
+    monkeypatch.setattr(trainer.progress, "sync", lambda _: calls.append("sync"))
+    monkeypatch.setattr(trainer, "save_checkpoint", lambda *_, **__: calls.append("save"))
+    path = tmp_path / "p"
+    opened = trainer.progress.open_progress(path, trainer.progress.read_history(path))
+    trainer.save(trainer.Run(tmp_path, opened, Line(), trainer.say), state)
+    trainer.progress.close(opened)
+    assert calls == ["sync", "save"]
