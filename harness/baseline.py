@@ -99,12 +99,10 @@ def run_baseline(
     """
     first = _run(subject, scratch, number=0, fork=False)
     _require_described(subject, first, root=scratch / "root")
-    why_not = (
-        is_forkable(subject.command(root="/", resuming=False).argv) if fork else "asked not to"
-    )
+    why_not = _why_not_forked(subject) if fork else "it was asked not to"
     second = _run(subject, scratch, number=1, fork=why_not is None)
     forked = why_not is None
-    notes: list[str] = []
+    notes = [f"runs as a process, not as a fork: {why_not}"] if why_not else []
     difference = _difference(first, second)
     if difference and forked:
         third = _run(subject, scratch, number=2, fork=False)
@@ -148,6 +146,16 @@ def _names_in_both(first: _Run, second: _Run) -> frozenset[bytes] | None:
     if sorted(first.attempt.places) == sorted(second.attempt.places):
         return None
     return stable_names(first.attempt.trace, second.attempt.trace)
+
+
+def _why_not_forked(subject: Subject) -> str | None:
+    """Why attempts cannot be forks; None when they can, the fresh ones and the resumed ones."""
+    for resuming in (False, True):
+        command = subject.command(root="/", resuming=resuming)
+        why_not = is_forkable(command.argv, env=dict(command.env), cwd=command.cwd)
+        if why_not is not None:
+            return why_not
+    return None
 
 
 def _run(
