@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fault_injection import points
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 
 _ANSWERS = (ActionKind.ERRNO, ActionKind.SHORT_WRITE)
@@ -53,6 +54,15 @@ class Aim:
         """The failpoint to arm, ``name#hit``, or None."""
         fault = self.fault
         return fault.place if fault is not None and fault.trigger is TriggerKind.POINT else None
+
+    def hits_point(self, place: str) -> bool:
+        """Whether to strike at a program that says it waits at ``place`` (``name#hit``)."""
+        chosen = self.chosen_point()
+        return (
+            chosen is not None
+            and self.strikes == 0
+            and points.parse_place(place) == points.parse_place(chosen)
+        )
 
     def time_s(self) -> float | None:
         """Seconds after the start at which to strike, or None."""

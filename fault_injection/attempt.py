@@ -23,7 +23,8 @@ from fault_injection.aim import Aim
 from fault_injection.output import Kept
 from fault_injection.settings import Attempt, Command, Reads, Seen, Settings
 from fault_injection.start import Arming, Started, StartError, start
-from fault_injection.supervision import Supervision, Watched
+from fault_injection.striking import Watched
+from fault_injection.supervision import Supervision
 from fault_injection.trace import Trace
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def run_attempt(command: Command, settings: Settings) -> Attempt:
     process that does not die of SIGKILL). Nothing is left running in any case.
     """
     aim = Aim(settings.fault)
+    aim.time_s()  # a wrong one is an error before anything is started
     chosen = aim.chosen_point()
     arming = None
     if chosen is not None or settings.report_points:
@@ -122,8 +124,8 @@ def _result(
     reads: Reads | None = None
     cut = set(watched.cut)
     if recorder is None:
-        observed = [(seen.source, seen.data, seen.operation) for seen in watched.chunks]
-        observed += [(path, data, -1) for path, data in written.since(settings, before)]
+        observed = [(seen.source, seen.data, seen.operation, seen.place) for seen in watched.chunks]
+        observed += [(path, data, -1, "") for path, data in written.since(settings, before)]
     else:
         recorder.finish()
         observed = list(recorder.seen)
@@ -156,15 +158,15 @@ def _result(
 
 
 def _bounded(
-    observed: list[tuple[str, bytes, int]], limit_bytes: int, cut: set[str]
+    observed: list[tuple[str, bytes, int, str]], limit_bytes: int, cut: set[str]
 ) -> tuple[Seen, ...]:
     kept: dict[str, Kept] = {}
     seen: list[Seen] = []
-    for source, data, operation in observed:
+    for source, data, operation, place in observed:
         of_source = kept.setdefault(source, Kept(limit_bytes))
         part = of_source.add(data)
         if part:
-            seen.append(Seen(source, part, operation))
+            seen.append(Seen(source, part, operation, place))
         if of_source.cut_bytes:
             cut.add(source)
     return tuple(seen)

@@ -1,5 +1,6 @@
 """What an attempt is told, and what it tells: the data around ``run_attempt``."""
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -60,18 +61,22 @@ class Settings:
         answers = (ActionKind.ERRNO, ActionKind.SHORT_WRITE)
         if fault.action in answers and fault.trigger is not TriggerKind.CALL:
             raise ValueError(f"only a call can be answered: {fault.describe()}")
+        if fault.action is ActionKind.SIGNAL and fault.detail not in signal.Signals.__members__:
+            raise ValueError(f"{fault.detail!r} is not the name of a signal")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """Bytes that the world could see: ``source`` is "stdout", "stderr" or a watched path.
 
-    ``operation`` is the index of the operation that showed them in the trace, or -1.
+    ``operation`` is the index of the operation that showed them in the trace, or -1; ``place`` the
+    place of that call, empty when the attempt was not supervised.
     """
 
     source: str
     data: bytes
     operation: int = -1
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

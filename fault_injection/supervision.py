@@ -7,64 +7,31 @@ changes the tree runs between the decision and the death, since nobody is answer
 """
 
 import contextlib
-import errno
 import os
 import select
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fault_injection import processes
+from fault_injection import processes, striking
 from fault_injection.aim import Aim
-from fault_injection.faults import ActionKind
 from fault_injection.output import Kept
 from fault_injection.settings import Seen, Settings
 from fault_injection.start import Started
+from fault_injection.striking import Striker, Watched
 
 if sys.platform == "linux":
-    from fault_injection import seccomp, shortwrite, syscalls
+    from fault_injection import seccomp, syscalls
 
 if TYPE_CHECKING:
-    from fault_injection.recorder import Call, Recorder
+    from fault_injection.recorder import Recorder
 
 _TICK_S = 0.05
 _PAUSE_TICK_S = 0.001
-_KILL_TIMEOUT_S = 30.0
 _RESERVE_BYTES = 256 << 20
-_PLACES_LIMIT = 1 << 20
 _LINE_LIMIT_BYTES = 1 << 16
 _READ_BYTES = 1 << 16
-
-
-@dataclass(slots=True)
-class Watched:
-    """What the loop has seen so far; read once it has ended."""
-
-    stdout: Kept
-    stderr: Kept
-    chunks: list[Seen] = field(default_factory=list)
-    points: list[str] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)
-    status: int | None = None
-    ended_s: float = 0.0
-    timed_out: bool = False
-    struck: bool = False
-    evidence: str = ""
-    untraceable: str = ""
-    bounded: str = ""
-    start_error: str = ""
-    left_behind: tuple[str, ...] = ()
-    cut: set[str] = field(default_factory=set)
-
-    def append(self, places: list[str], place: str, what: str) -> None:
-        """Add to ``points`` or ``places``, which an endless program must not grow for ever."""
-        if len(places) < _PLACES_LIMIT:
-            places.append(place)
-        else:
-            self.cut.add(what)
 
 
 class Supervision:
@@ -87,14 +54,20 @@ class Supervision:
         self._aim = aim
         self._recorder = recorder
         self._spare = spare
+        self._striker = Striker(
+            settings,
+            started=started,
+            aim=aim,
+            recorder=recorder,
+            spare=spare,
+            watched=self.watched,
+        )
         self._began_s = began_s
         self._deadline_s = began_s + settings.timeout_s
         wait_s = aim.time_s()
         self._strike_s = None if wait_s is None else began_s + wait_s
         self._tick_s = began_s + _TICK_S
         self._reserve_bytes = self._free_bytes() // 20
-        self._after_pause: Callable[[], None] | None = None
-        self._pause_where = ""
         self._control = b""
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], bool]] = {}
@@ -146,7 +119,7 @@ class Supervision:
         if self._strike_s is not None:
             until = min(until, self._strike_s)
         wait_s = max(0.0, until - time.monotonic())
-        hurried = self._after_pause is not None or self._started.pidfd < 0
+        hurried = self._striker.pausing or self._started.pidfd < 0
         return min(wait_s, _PAUSE_TICK_S) if hurried else wait_s
 
     def _on_time(self) -> None:
@@ -155,14 +128,14 @@ class Supervision:
             self._on_end()
         if self.watched.status is not None:
             return
-        if self._after_pause is not None:
-            self._look_whether_stopped()
+        if self._striker.pausing:
+            self._striker.look_whether_stopped()
         if self._strike_s is not None and now >= self._strike_s:
             self._strike_s = None
-            self._strike(f"after {self._settings.fault.place} s", _nothing)  # type: ignore[union-attr]
+            self._striker.strike(f"after {self._settings.fault.place} s", striking.nothing)  # type: ignore[union-attr]
         elif now >= self._deadline_s:
             self.watched.timed_out = True
-            self._kill()
+            self._striker.kill()
         elif now >= self._tick_s:
             self._tick_s = now + _TICK_S
             self._check_bounds()
@@ -176,15 +149,15 @@ class Supervision:
 
     def _check_bounds(self) -> None:
         limit = self._settings.process_limit
-        count = sum(1 for _ in processes.walk(os.getpid(), spare=self._spare))
+        count = sum(1 for _ in self._striker.tree())
         if count > limit:
             self.watched.bounded = f"more than {limit} processes at once"
-            self._kill()
+            self._striker.kill()
         elif self._free_bytes() < min(_RESERVE_BYTES, self._reserve_bytes):
             self.watched.bounded = (
                 f"nearly no space left on the file system of {self._settings.root}"
             )
-            self._kill()
+            self._striker.kill()
 
     # What comes in.
 
@@ -214,10 +187,7 @@ class Supervision:
         return bool(data)
 
     def _on_end(self) -> bool:
-        pid, status = os.waitpid(self._started.pid, os.WNOHANG)
-        if pid != 0:
-            self.watched.status = status
-        return pid == 0
+        return not self._striker.has_ended()
 
     def _on_control(self) -> bool:
         assert self._started.control is not None
@@ -239,8 +209,8 @@ class Supervision:
         return bool(data)
 
     def _on_point(self, place: str) -> None:
-        if self._aim.strikes == 0:
-            self._strike(f"at {place}", self._let_go)
+        if self._aim.hits_point(place):
+            self._striker.strike(f"at {place}", self._let_go)
         else:
             self._let_go()  # another process at a hit of the same name
 
@@ -254,8 +224,8 @@ class Supervision:
         if note is None:
             return True
         if note.nr == syscalls.NUMBERS["exit_group"] and self._aim.hits_end():
-            if not note.foreign and self._is_main(note.tid):
-                self._strike("after the last call", _nothing)
+            if not note.foreign and self._striker.is_main(note.tid):
+                self._striker.strike("after the last call", striking.nothing)
                 if self.watched.status is not None:
                     return True
             seccomp.respond_continue(self._started.listener, note.id)
@@ -267,152 +237,22 @@ class Supervision:
         if call.place:
             self.watched.append(self.watched.places, call.place, "places")
             if self._aim.hits_call(call.place):
-                self._strike_call(note, call)
+                self._striker.strike_call(note, call)
                 return True
         went_on = seccomp.respond_continue(self._started.listener, note.id)
         self._recorder.answered(call, "continued" if went_on else "failed")
         return True
 
-    def _is_main(self, tid: int) -> bool:
-        if tid == self._started.pid:
-            return True
-        with contextlib.suppress(OSError):
-            return seccomp.thread_group(tid) == self._started.pid
-        return False
-
-    # What is done to it.
-
-    def _strike(self, where: str, go_on: Callable[[], None]) -> None:
-        """Do the fault's action to a program that is held, or to a running one."""
-        fault = self._settings.fault
-        assert fault is not None
-        self._aim.strikes += 1
-        if self._settings.at_fault is not None:
-            self._settings.at_fault()
-        if fault.action is ActionKind.KILL:
-            self._kill()
-            if self.watched.status is not None and _signal_of(self.watched.status) == _SIGKILL:
-                self._saw(f"SIGKILL of the process tree {where}")
-        elif fault.action is ActionKind.SIGNAL:
-            if self._signal_main(signal.Signals[fault.detail]):
-                self._saw(f"{fault.detail} {where}")
-            go_on()
-        elif fault.action is ActionKind.PAUSE:
-            processes.signal_all(self._tree(), signal.SIGSTOP)
-            self._after_pause = go_on
-            self._pause_where = where
-        else:
-            raise AssertionError(f"{fault.action} is no action on a process")
-
-    def _strike_call(self, note: "seccomp.Notification", call: "Call") -> None:
-        """Strike at a call that waits: answer it, or do something to its process first."""
-        fault = self._settings.fault
-        assert fault is not None
-        assert self._recorder is not None
-        listener = self._started.listener
-        count = len(self.watched.places)
-        if fault.action is ActionKind.ERRNO:
-            self._aim.strikes += 1
-            if seccomp.respond_errno(listener, note.id, getattr(errno, fault.detail)):
-                self._saw_answer(fault.detail, call.place, count)
-            self._recorder.answered(call, "failed")
-            return
-        if fault.action is ActionKind.SHORT_WRITE:
-            short = shortwrite.write_half(note)
-            if short is None:
-                pass  # it has no half: it runs, and the fault has not happened
-            elif short.errno:
-                seccomp.respond_errno(listener, note.id, short.errno)
-                self._recorder.answered(call, "failed")
-                return
-            else:
-                self._aim.strikes += 1
-                if seccomp.respond_value(listener, note.id, short.wrote):
-                    what = f"a short write ({short.wrote} bytes)"
-                    self._saw_answer(what, call.place, count)
-                self._recorder.answered(call, ("wrote", short.wrote))
-                return
-        else:
-            # A stopped process must be let go: it stops on its way out of the call.
-            before = "before" if fault.action is ActionKind.KILL else "at"
-            ends = self._ends_by_signal(note)
-            self._strike(f"{before} {call.place} (call {count})", _nothing)
-            if self.watched.status is not None or ends:
-                # Answered, the call of a dying process would run, or not: as the threads happen to
-                # be scheduled. Not answered, it never runs.
-                return
-        went_on = seccomp.respond_continue(listener, note.id)
-        self._recorder.answered(call, "continued" if went_on else "failed")
-
-    def _ends_by_signal(self, note: "seccomp.Notification") -> bool:
-        fault = self._settings.fault
-        if fault is None or fault.action is not ActionKind.SIGNAL or not self._is_main(note.tid):
-            return False
-        return processes.would_end(self._started.pid, signal.Signals[fault.detail])
-
-    def _saw(self, evidence: str) -> None:
-        self.watched.struck = True
-        self.watched.evidence = evidence
-
-    def _saw_answer(self, what: str, place: str, count: int) -> None:
-        if not self.watched.struck:
-            self._saw(f"{what} at {place} (call {count})")
-        elif self._aim.strikes > 1:
-            first = self.watched.evidence.partition(", and ")[0]
-            self.watched.evidence = f"{first}, and {self._aim.strikes - 1} more"
-
-    def _tree(self) -> Iterator[int]:
-        return processes.walk(os.getpid(), spare=self._spare)
-
-    def _signal_main(self, number: int) -> bool:
-        """Whether a living main process got the signal (not reaped, so its pid is its own)."""
-        if processes.state_of(self._started.pid) in ("Z", "X", ""):
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._started.pid, number)
-            return True
-        return False
-
-    def _look_whether_stopped(self) -> None:
-        if any(processes.state_of(pid) not in "TtZX" for pid in self._tree()):
-            return
-        go_on, self._after_pause = self._after_pause, None
-        processes.signal_all(self._tree(), signal.SIGCONT)
-        self._saw(f"SIGSTOP seen and SIGCONT {self._pause_where}")
-        assert go_on is not None
-        go_on()
-
-    def _kill(self) -> None:
-        """Kill the whole tree, the main process first, and wait for the main one's end."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._started.pid, signal.SIGKILL)
-        processes.signal_all(self._tree(), signal.SIGKILL)
-        deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while True:
-            if self._started.pidfd >= 0:
-                ended = select.poll()
-                ended.register(self._started.pidfd, select.POLLIN)
-                ended.poll((deadline - time.monotonic()) * 1000)
-            if not self._on_end():
-                return
-            if time.monotonic() > deadline:
-                pid = self._started.pid
-                raise TimeoutError(
-                    f"process {pid} did not die of SIGKILL in {_KILL_TIMEOUT_S:g} s;"
-                    f" it is in state {processes.state_of(pid)!r}"
-                )
-            time.sleep(0.0001)
-
     # The end.
 
     def _settle(self) -> None:
         """Give children a moment to end by themselves, then kill them and everything below."""
-        killed = _signal_of(self.watched.status or 0) == _SIGKILL
+        killed = self._striker.was_killed()
         grace_s = 0.0 if killed else self._settings.leftover_grace_s
         deadline = time.monotonic() + grace_s
         wait_s = 0.001
         while processes.has_children():
-            below = list(self._tree())
+            below = list(self._striker.tree())
             processes.reap(below)
             left = processes.living(below)
             if not left:
@@ -423,8 +263,8 @@ class Supervision:
                 break
             self._step(wait_s)
             wait_s = min(wait_s * 2, 0.02)
-        if not processes.kill_descendants(spare=self._spare, timeout_s=_KILL_TIMEOUT_S):
-            names = ", ".join(map(processes.describe, self._tree()))
+        if not processes.kill_descendants(spare=self._spare, timeout_s=striking.KILL_TIMEOUT_S):
+            names = ", ".join(map(processes.describe, self._striker.tree()))
             raise TimeoutError(f"processes that did not die of SIGKILL: {names}")
 
     def _drain(self) -> None:
@@ -438,14 +278,3 @@ class Supervision:
                 readable.register(fd, select.POLLIN)
                 if not readable.poll(0) or not self._handlers[fd]():
                     break
-
-
-_SIGKILL = int(signal.SIGKILL)
-
-
-def _signal_of(status: int) -> int:
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-
-
-def _nothing() -> None:
-    """Nothing has to be let go."""

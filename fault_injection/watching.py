@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fault_injection.effects import Pending
 from fault_injection.filetree import read_regular
 from fault_injection.output_bytes import copied_bytes
+from fault_injection.pending import Pending
 from fault_injection.requests import Request
 from fault_injection.seccomp import read_memory
 from fault_injection.trace import Kind
@@ -94,9 +94,9 @@ class Sightings:
             kept.append(sighting)
         self._seen = kept
 
-    def listed(self) -> list[tuple[str, bytes, int]]:
-        """Source, bytes and operation index of each, in order."""
-        return [(s.source, s.data, s.index) for s in self._seen]
+    def listed(self) -> list[tuple[str, bytes, int, str]]:
+        """Source, bytes, operation index and place of each, in order."""
+        return [(s.source, s.data, s.index, s.pending.place) for s in self._seen]
 
 
 def _memory(request: Request) -> bytes:

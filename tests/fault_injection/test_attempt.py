@@ -210,6 +210,7 @@ def test_after_a_time_it_is_killed_or_signalled(tmp_path: Path) -> None:
         ),
         (Fault(TriggerKind.AFTER_LAST_CALL, ""), "a fault SIGKILL after the last call needs super"),
         (Fault(POINT, "a#1", ActionKind.ERRNO, "EIO"), "only a call can be answered: EIO at a#1"),
+        (Fault(POINT, "a#1", SIGNAL, "SIGNONE"), "'SIGNONE' is not the name of a signal"),
         (Fault(TIME, "-1"), "'-1' is no number of seconds to wait"),
         (Fault(POINT, "a#0"), "'a#0' is not <point name>#<hit from 1>"),
     ],
