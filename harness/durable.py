@@ -18,8 +18,6 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,16 +89,27 @@ def make_directory(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A directory ready to be written to.
+    """A directory ready to be written to, held by ``descriptor`` until :meth:`close`.
 
     ``moved_to`` is where the earlier results went (None: there were none). ``thinned`` are the old
     runs of which only ``result.json`` was kept, ``removed`` those that were removed altogether.
     """
 
     path: Path
+    descriptor: int
     moved_to: Path | None = None
     thinned: tuple[Path, ...] = ()
     removed: tuple[Path, ...] = ()
+
+    def close(self) -> None:
+        """Let other runs have the directory; the end of the process does it too."""
+        os.close(self.descriptor)  # which drops the lock
+
+    def __enter__(self) -> "Fresh":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def notes(self) -> list[str]:
         """What was done with earlier results, in sentences for the new result."""
@@ -115,11 +124,10 @@ class Fresh:
         return said
 
 
-@contextmanager
 def fresh_directory(
     path: Path, *, keep_whole: int = KEEP_WHOLE, keep_results: int = KEEP_RESULTS
-) -> Iterator[Fresh]:
-    """Make ``path`` ready for a run's results, and hold it until the block ends.
+) -> Fresh:
+    """Make ``path`` ready for a run's results, at once, and hold it until that is closed.
 
     Earlier results move to ``previous/<nnnn>/``. The newest ``keep_whole`` of those stay whole; of
     older ones ``result.json`` alone stays, for the history; beyond ``keep_results`` they go.
@@ -137,14 +145,15 @@ def fresh_directory(
                 "choose another --out, or move them away"
             )
         descriptor = _lock(path)
+        try:
+            return _clear(path, descriptor, keep_whole=keep_whole, keep_results=keep_results)
+        except BaseException:
+            os.close(descriptor)
+            raise
     except OSError as error:
         raise UsageError(
             f"{path}: cannot hold results ({error.strerror}): choose another --out"
         ) from error
-    try:
-        yield _clear(path, keep_whole=keep_whole, keep_results=keep_results)
-    finally:
-        os.close(descriptor)  # which also drops the lock
 
 
 def _is_ours(path: Path) -> bool:
@@ -180,7 +189,7 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _clear(path: Path, *, keep_whole: int, keep_results: int) -> Fresh:
+def _clear(path: Path, descriptor: int, *, keep_whole: int, keep_results: int) -> Fresh:
     for entry in sorted(os.listdir(path)):
         if _TEMPORARY.fullmatch(entry):  # of a run that was killed while it wrote
             (path / entry).unlink()
@@ -195,7 +204,7 @@ def _clear(path: Path, *, keep_whole: int, keep_results: int) -> Fresh:
         sync_directory(moved_to)
         sync_directory(path)
     thinned, removed = _thin(path / PREVIOUS, keep_whole=keep_whole, keep_results=keep_results)
-    return Fresh(path, moved_to, thinned, removed)
+    return Fresh(path, descriptor, moved_to, thinned, removed)
 
 
 def _numbered(previous: Path) -> list[Path]:

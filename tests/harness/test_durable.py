@@ -125,6 +125,14 @@ def test_earlier_results_move_aside_whole(tmp_path: Path) -> None:
     assert (out / "previous/0002/result.json").read_text() == "second"
 
 
+def test_it_acts_at_once_and_without_a_with_block(tmp_path: Path) -> None:
+    (tmp_path / MARKER).write_text("")
+    (tmp_path / "result.json").write_text("first")
+    fresh = fresh_directory(tmp_path)
+    assert not (tmp_path / "result.json").exists()
+    fresh.close()
+
+
 def test_a_run_that_left_nothing_makes_no_empty_history(tmp_path: Path) -> None:
     for _ in range(3):
         with fresh_directory(tmp_path):
