@@ -59,7 +59,7 @@ def group(violations: Sequence[Violation]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=_group_key))
 
 
-def _simplest_first(violation: Violation) -> tuple[bool, tuple[int, str], int, str, str]:
+def _simplest_first(violation: Violation) -> tuple[bool, tuple[int, int, str], int, str, str]:
     layer = layer_key(violation.layer)
     return (not violation.bundle, layer, len(violation.case), violation.case, violation.config)
 

@@ -3,6 +3,8 @@
 from harness.cases import LAYERS
 from harness.results import FAIL, INCONCLUSIVE, PASS, Result
 
+_MODELS = ("posix", "ext4", "xfs", "btrfs")
+
 LAYER_SENTENCES = {
     "point": "SIGKILL at each named failpoint",
     "kill": "SIGKILL before each file-system call under the root",
@@ -46,10 +48,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def layer_key(layer: str) -> tuple[int, str]:
-    """Sorts layers in the order of the table of layers, then by model or file system."""
-    family = layer.partition("/")[0]
-    return (LAYERS.index(family) if family in LAYERS else len(LAYERS), layer)
+def layer_key(layer: str) -> tuple[int, int, str]:
+    """Sorts layers in the order of the table of layers, then models in theirs."""
+    family, _, model = layer.partition("/")
+    return (
+        LAYERS.index(family) if family in LAYERS else len(LAYERS),
+        _MODELS.index(model) if model in _MODELS else len(_MODELS),
+        layer,
+    )
 
 
 def layer_sentence(layer: str) -> str:

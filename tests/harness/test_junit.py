@@ -31,8 +31,8 @@ def test_counts_are_those_of_the_result() -> None:
         "point",
         "kill",
         "power/posix",
-        "realfs/btrfs",
         "realfs/xfs",
+        "realfs/btrfs",
         "error",
         "run",
     ]

@@ -357,8 +357,8 @@ def test_words() -> None:
     assert sorted(layers, key=layer_key) == [
         "point",
         "kill",
-        "power/ext4",
         "power/posix",
+        "power/ext4",
         "realfs/xfs",
         "signal",
         "odd",
