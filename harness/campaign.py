@@ -22,7 +22,7 @@ from harness.signatures import signature_of
 from harness.subjects import Subject
 
 if TYPE_CHECKING:
-    from harness.power.explore import Failure
+    from harness.power.explore import Exploration
 
 TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
 
@@ -56,6 +56,16 @@ class Options:
     trace_dir: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A case that failed, and what is needed to run it again (power: the exploration)."""
+
+    subject: Subject
+    baseline: Baseline
+    outcome: Outcome
+    exploration: "Exploration | None" = None
+
+
 @dataclass(slots=True)
 class Campaign:
     """The state of a running campaign: what came out so far."""
@@ -66,8 +76,7 @@ class Campaign:
     deadline: float | None
     records: list[CaseRecord] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
-    failed_outcomes: list[tuple[Subject, Baseline, Outcome]] = field(default_factory=list)
-    power_failures: list[tuple[Subject, Case, "Failure"]] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
     layers: dict[str, LayerCount] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -164,7 +173,7 @@ class Campaign:
             )
         )
         if outcome.findings:
-            self.failed_outcomes.append((subject, baseline, outcome))
+            self.failed.append(Failed(subject, baseline, outcome))
         for finding in outcome.findings:
             self.violations.append(
                 Violation(

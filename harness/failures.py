@@ -6,15 +6,17 @@ run again was not deterministic, and the result says so.
 
 import shutil
 import tempfile
-from concurrent.futures import Executor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from harness import tasks
-from harness.baseline import Baseline
 from harness.bundles import BundledAttempt, bundle_name, write_bundle
-from harness.campaign import Campaign
+from harness.campaign import Campaign, Failed
+from harness.rerun import KeptRun
 from harness.results import Violation
 from harness.runner import Outcome
 from harness.subjects import Subject, as_json
@@ -32,27 +34,27 @@ def write_bundles(
     by_case: dict[str, list[Violation]] = {}
     for violation in campaign.violations:
         by_case.setdefault(violation.case, []).append(violation)
-    for subject, baseline, outcome in campaign.failed_outcomes:
-        violations = by_case[outcome.case.id]
+    for failed in campaign.failed:
+        violations = by_case.get(failed.outcome.case.id, [])
         fresh = [v for v in violations if counts.get(v.signature, 0) < BUNDLES_PER_SIGNATURE]
         if not fresh or len(bundles) >= BUNDLES_IN_ALL:
             continue
         for violation in violations:
             counts[violation.signature] = counts.get(violation.signature, 0) + 1
-        path = out / "failures" / bundle_name(outcome.case)
+        case = failed.outcome.case
+        path = out / "failures" / bundle_name(case)
         again = bundle_case(
-            subject,
-            baseline,
-            outcome,
+            failed.subject,
+            failed.outcome,
             path,
+            rerun=partial(_start, executor, failed),
             violations=violations,
             versions=versions,
-            executor=executor,
         )
-        bundles[outcome.case.id] = str(path.relative_to(out))
-        if again != outcome.verdict:
+        bundles[case.id] = str(path.relative_to(out))
+        if again != failed.outcome.verdict:
             campaign.notes.append(
-                f"{outcome.case.id}: failed, and ended {again} when it was run again; the subject "
+                f"{case.id}: failed, and ended {again} when it was run again; the subject "
                 "or the harness is not deterministic here"
             )
     campaign.violations[:] = [
@@ -61,52 +63,68 @@ def write_bundles(
     ]
 
 
+def _start(executor: Executor, failed: Failed, directory: str) -> "Future[KeptRun]":
+    case = failed.outcome.case
+    if failed.exploration is not None:
+        return executor.submit(tasks.kept_state_task, failed.exploration, case, directory)
+    return executor.submit(tasks.kept_case_task, failed.subject, failed.baseline, case, directory)
+
+
 def bundle_case(
     subject: Subject,
-    baseline: Baseline,
     outcome: Outcome,
     path: Path,
     *,
+    rerun: Callable[[str], "Future[KeptRun]"],
     violations: list[Violation],
     versions: dict[str, str],
-    executor: Executor,
 ) -> str:
-    """Run a case again and write its bundle to ``path``; returns the verdict of this run."""
+    """Run a case again and write its bundle to ``path``; returns the verdict of this run.
+
+    ``rerun`` starts it with its trees kept in the directory that it is given.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = Path(tempfile.mkdtemp(prefix=".kept-", dir=path.parent))
     try:
-        again = executor.submit(
-            tasks.kept_case_task, subject, baseline, outcome.case, str(kept)
-        ).result()
-        attempts = [
-            BundledAttempt(
-                command=list(subject.command(root="{root}", resuming=number > 0).argv),
-                exit_code=attempt.exit_code,
-                signal=attempt.signal,
-                timed_out=attempt.timed_out,
-                seconds=round(attempt.seconds, 3),
-                fault=step.fault.describe() if step.fault else "",
-                evidence=attempt.evidence,
-                stdout=attempt.stdout,
-                stderr=attempt.stderr,
-            )
-            for number, (attempt, step) in enumerate(
-                zip(again.attempts, again.history.steps if again.history else (), strict=True)
-            )
-        ]
-        crash = max(1, len(again.attempts) - 1)
-        tree = kept / f"state-{crash}"
+        again = rerun(str(kept)).result()
+        tree = crash_state(kept, again.outcome)
         write_bundle(
             path,
             outcome.case,
             subject=as_json(subject),
             config=subject.name,
-            attempts=attempts,
+            attempts=bundled_attempts(subject, again.outcome),
             verdict=outcome.verdict,
             violations=violations,
             versions=versions,
-            tree=tree if tree.is_dir() else None,
+            tree=tree,
+            timeline=again.timeline,
         )
-        return again.verdict
+        return again.outcome.verdict
     finally:
         shutil.rmtree(kept, ignore_errors=True)
+
+
+def crash_state(kept: Path, outcome: Outcome) -> Path | None:
+    """The tree that the last resume began with, among those that a rerun kept."""
+    tree = kept / f"state-{max(1, len(outcome.attempts) - 1)}"
+    return tree if tree.is_dir() else None
+
+
+def bundled_attempts(subject: Subject, outcome: Outcome) -> list[BundledAttempt]:
+    """The attempts of a rerun, for a bundle. A power case has the resumed one only."""
+    steps = outcome.history.steps[-len(outcome.attempts) :] if outcome.history else ()
+    return [
+        BundledAttempt(
+            command=list(subject.command(root="{root}", resuming=step.resuming).argv),
+            exit_code=attempt.exit_code,
+            signal=attempt.signal,
+            timed_out=attempt.timed_out,
+            seconds=round(attempt.seconds, 3),
+            fault=step.fault.describe() if step.fault else "",
+            evidence=attempt.evidence,
+            stdout=attempt.stdout,
+            stderr=attempt.stderr,
+        )
+        for attempt, step in zip(outcome.attempts, steps, strict=True)
+    ]

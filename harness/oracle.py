@@ -115,25 +115,21 @@ def same_final(history: History, baseline: Baseline) -> list[Finding]:
     """The final artifacts are those of the uninterrupted run."""
     if not history.subject.final or not history.steps[-1].succeeded:
         return []
-    for path in sorted(baseline.final.keys() | history.final.keys()):
-        want, got = baseline.final.get(path), history.final.get(path)
-        if want == got:
-            continue
-        if got is None:
-            return [
-                Finding("same-final", f"the final file {path} is missing", want or "", "missing")
-            ]
-        if want is None:
-            return [
-                Finding(
-                    "same-final",
-                    f"there is a final file {path} that the uninterrupted run does not leave",
-                    "absent",
-                    got,
-                )
-            ]
-        return [Finding("same-final", f"the final file {path} differs", want, got)]
-    return []
+    want, got = baseline.final, history.final
+    names = sorted(want.keys() | got.keys())
+    other = [name for name in names if want.get(name) != got.get(name)]
+    if not other:
+        return []
+    # A manifest differs whenever anything does; what it differs for says more.
+    name = min(other, key=lambda n: (n.endswith("MANIFEST.json"), n))
+    if name not in got:
+        said = f"the final file {name} is missing"
+    elif name not in want:
+        said = f"there is a final file {name} that the uninterrupted run does not leave"
+    else:
+        said = f"the final file {name} differs"
+    more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
+    return [Finding("same-final", said + more, want.get(name, "absent"), got.get(name, "missing"))]
 
 
 def no_lost_ack(history: History, baseline: Baseline) -> list[Finding]:

@@ -90,7 +90,14 @@ def _run(
         resuming = bool(steps)
         attempt = run_attempt(
             subject.command(root=str(root), resuming=resuming),
-            settings(subject, baseline, root=root, fault=fault),
+            settings(
+                subject,
+                baseline,
+                root=root,
+                fault=fault,
+                observe_reads=kept is not None and resuming,
+                record_to=str(kept.directory / "spool") if kept and not resuming else None,
+            ),
         )
         if attempt.start_error:
             raise RuntimeError(
@@ -154,9 +161,11 @@ def settings(
     root: Path,
     fault: Fault | None,
     observe_reads: bool = False,
+    record_to: str | None = None,
 ) -> Settings:
     """The settings of one judged attempt. Points need no supervision, so they run without."""
-    supervise = not (fault is not None and fault.trigger is TriggerKind.POINT)
+    at_point = fault is not None and fault.trigger is TriggerKind.POINT
+    supervise = observe_reads or record_to is not None or not at_point
     return Settings(
         root=str(root),
         timeout_s=subject.timeout_s or 30.0,
@@ -164,6 +173,7 @@ def settings(
         fork=baseline.fork,
         supervise=supervise,
         observe_reads=observe_reads,
+        record_to=record_to,
         report_points=fault is None,
         watch=subject.watched(),
         stable_names=baseline.stable_names,

@@ -109,7 +109,7 @@ def run(request: Request) -> int:
             said = _subjects(campaign, request)
         except KeyboardInterrupt:
             interrupted = True
-        if campaign.failed_outcomes and not interrupted:
+        if campaign.failed and not interrupted:
             write_bundles(campaign, request.out, versions=versions(), executor=executor)
     result = _result(campaign, request, said, canary_said=canary_said, interrupted=interrupted)
     result.started = started.isoformat(timespec="seconds")

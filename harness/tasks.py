@@ -13,7 +13,8 @@ from harness.baseline import Baseline, run_baseline
 from harness.cases import Case
 from harness.errors import UsageError
 from harness.power.explore import Exploration, Explored, explore
-from harness.runner import Kept, Outcome, run_case
+from harness.rerun import KeptRun, rerun_case, rerun_state, smaller_states, states_of
+from harness.runner import Outcome, run_case
 from harness.subjects import Subject
 
 ENV_SCRATCH = "DURABILITY_SCRATCH"
@@ -61,7 +62,23 @@ def explore_task(exploration: Exploration) -> Explored:
     return explore(exploration, scratch())
 
 
-def kept_case_task(subject: Subject, baseline: Baseline, case: Case, directory: str) -> Outcome:
+def kept_case_task(subject: Subject, baseline: Baseline, case: Case, directory: str) -> KeptRun:
     """One case again, with the trees that its attempts left and all that they said kept."""
     preload(subject)
-    return run_case(subject, baseline, case, scratch(), kept=Kept(Path(directory)))
+    return rerun_case(subject, baseline, case, scratch(), Path(directory))
+
+
+def kept_state_task(exploration: Exploration, case: Case, directory: str) -> KeptRun:
+    """One crash state again, with its tree and the resumed attempt kept."""
+    preload(exploration.subject)
+    return rerun_state(exploration, case, scratch(), Path(directory))
+
+
+def smaller_states_task(exploration: Exploration, case: Case) -> list[Case]:
+    """The crash states up to the case's place that lose fewer operations, the smallest first."""
+    return smaller_states(exploration, case, scratch())
+
+
+def power_cases_task(exploration: Exploration) -> list[Case]:
+    """Every crash state as a case, without judging any."""
+    return states_of(exploration, scratch())

@@ -32,5 +32,5 @@ def _pickled(answer: tuple[bool, Any]) -> bytes:
     try:
         return pickle.dumps(answer)
     except Exception:
-        words = f"{answer[1]!r} cannot be sent from the worker:\n{traceback.format_exc()}"
+        words = f"{repr(answer[1])[:200]} cannot be sent from the worker:\n{traceback.format_exc()}"
         return pickle.dumps((False, RuntimeError(words)))

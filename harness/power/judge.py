@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_injection.attempt import run_attempt
+from fault_injection.attempt import Attempt, run_attempt
 from fault_injection.crash_states import State, VisibleTree, materialize
 from fault_injection.faults import Fault, TriggerKind
 from fault_injection.trace import Kind
@@ -154,6 +154,11 @@ class Judge:
 
     def run(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...] | None]:
         """Resume on a tree for real; what came of it, and what it looked at (None: not known)."""
+        resumed, questions, _ = self.run_kept(tree)
+        return resumed, questions
+
+    def run_kept(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...] | None, Attempt]:
+        """Like :meth:`run`, and the attempt itself."""
         root = emptied(self.scratch / "root")
         materialize(tree, str(root))
         attempt = run_attempt(
@@ -170,7 +175,7 @@ class Judge:
             tree_is_final=False if printed else tree_is_final(root, self.baseline),
         )
         if attempt.reads is None or attempt.untraceable:
-            return resumed, None
+            return resumed, None, attempt
         questions = list(questions_of(attempt.reads))
         # What the attempt never looked at may still lie in the final tree as it was.
         beyond = self.baseline.final if printed else self.baseline.tree
@@ -179,7 +184,7 @@ class Judge:
             path = name.encode("utf-8", "surrogateescape")
             if path not in asked:
                 questions.append((path, frozenset({"content"})))
-        return resumed, tuple(questions)
+        return resumed, tuple(questions), attempt
 
 
 def _essence(resumed: Resumed) -> tuple[object, ...]:

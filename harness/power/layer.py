@@ -5,11 +5,12 @@ from collections import Counter
 
 from harness import planning, results, tasks
 from harness.baseline import Baseline
-from harness.campaign import Campaign
+from harness.campaign import Campaign, Failed
 from harness.cases import Case
 from harness.evidence import Finding
 from harness.power.explore import Exploration, Explored, Failure
 from harness.results import CaseRecord, LayerCount, Violation
+from harness.runner import Outcome
 from harness.signatures import signature_of
 from harness.subjects import Subject
 
@@ -42,28 +43,26 @@ def power_layer(
         )
     ]
     campaign.progress.layer(f"{subject.name} {layer}", len(stretches))
-    futures = [
-        campaign.executor.submit(
-            tasks.explore_task,
-            Exploration(
-                subject=subject,
-                baseline=baseline,
-                trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
-                model=model,
-                first=first,
-                last=last,
-                seed=campaign.options.seed,
-                equal_reads=campaign.options.equal_reads,
-            ),
+    explorations = [
+        Exploration(
+            subject=subject,
+            baseline=baseline,
+            trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
+            model=model,
+            first=first,
+            last=last,
+            seed=campaign.options.seed,
+            equal_reads=campaign.options.equal_reads,
         )
         for first, last in stretches
     ]
+    futures = [campaign.executor.submit(tasks.explore_task, e) for e in explorations]
     explored = []
-    for future in futures:
-        explored.append(future.result())
-        campaign.progress.advance(failed=bool(explored[-1].failed))
-    for one in explored:
-        _record(campaign, subject, layer, one)
+    for exploration, future in zip(explorations, futures, strict=True):
+        one = future.result()
+        explored.append(one)
+        campaign.progress.advance(failed=bool(one.failed))
+        _record(campaign, exploration, layer, one)
     _count(campaign, layer, explored, seconds=time.monotonic() - began)
 
 
@@ -77,7 +76,8 @@ def power_case(subject: Subject, layer: str, failure: Failure) -> Case:
     )
 
 
-def _record(campaign: Campaign, subject: Subject, layer: str, explored: Explored) -> None:
+def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: Explored) -> None:
+    subject = exploration.subject
     told: Counter[str] = Counter()
     failed_at: Counter[str] = Counter()
     for failure in explored.failures:
@@ -93,7 +93,14 @@ def _record(campaign: Campaign, subject: Subject, layer: str, explored: Explored
                     _violation(subject, layer, case, failure, finding, signature)
                 )
         if max(told[_signature(f, failure)] for f in failure.findings) <= RECORDS_PER_SIGNATURE:
-            campaign.power_failures.append((subject, case, failure))
+            outcome = Outcome(
+                case=case,
+                verdict=results.FAIL,
+                findings=failure.findings,
+                evidence=failure.lost,
+                seconds=0.0,
+            )
+            campaign.failed.append(Failed(subject, exploration.baseline, outcome, exploration))
             campaign.records.append(
                 CaseRecord(
                     case=case.id,

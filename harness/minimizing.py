@@ -1,0 +1,87 @@
+"""Minimising a failing case: fewer faults, an earlier place, fewer lost operations.
+
+Each candidate is run; it replaces the case when it breaks one of the same invariants. The number
+of runs is bounded, and said when it was met.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fault_injection.faults import Fault, TriggerKind
+from harness import planning, tasks
+from harness.baseline import Baseline
+from harness.cases import Case
+from harness.reproduction import Found, Prepared, exploration, rerun
+from harness.subjects import Subject
+
+MOST_RUNS = 60
+
+
+def minimized(found: Found, prepared: Prepared, *, say: Callable[[str], None]) -> Found:
+    """The smallest case that was found to break one of the same invariants."""
+    case = found.case
+    wanted = _broken(case, prepared, number=0)
+    if not wanted:
+        say("nothing to minimise: the case breaks no invariant now")
+        return found
+    if case.layer.startswith("power/"):
+        smaller = prepared.executor.submit(
+            tasks.smaller_states_task, exploration(prepared, case.layer.partition("/")[2]), case
+        ).result()
+        candidates: Iterator[Case] = iter(smaller)
+    else:
+        candidates = _smaller(case, prepared.subject, prepared.baseline)
+    runs = 0
+    for candidate in candidates:
+        runs += 1
+        if runs > MOST_RUNS:
+            say(f"stopped after {MOST_RUNS} runs; a smaller case may exist")
+            break
+        if _broken(candidate, prepared, number=runs) & wanted:
+            say(f"minimised to {candidate.id}")
+            return Found(candidate)
+    if runs <= MOST_RUNS:
+        say("no smaller case breaks the same invariant")
+    return found
+
+
+def _broken(case: Case, prepared: Prepared, *, number: int) -> set[str]:
+    directory = Path(prepared.temp_dir) / f"minimise-{number}"
+    return {f.invariant for f in rerun(case, prepared, directory=directory).outcome.findings}
+
+
+def _smaller(case: Case, subject: Subject, baseline: Baseline) -> Iterator[Case]:
+    """Smaller cases, the smallest first: one fault before two, an earlier place before a later."""
+    if case.layer in ("signal", "error"):
+        plan = (
+            planning.signal_cases(subject, baseline)
+            if case.layer == "signal"
+            else planning.error_cases(subject, baseline, saves=None)
+        )
+        alike = (_kind_of(c.faults[0]) == _kind_of(case.faults[0]) for c in plan)
+        for candidate, same in zip(plan, alike, strict=True):
+            if candidate == case:
+                return
+            if same:
+                yield candidate
+        return
+    single = (
+        planning.point_cases(subject, baseline)
+        if case.faults[0].trigger is TriggerKind.POINT
+        else planning.kill_cases(subject, baseline)
+    )
+    for candidate in single:
+        if len(case.faults) == 1 and candidate.faults == case.faults:
+            return
+        yield candidate
+    for length in range(2, len(case.faults)):
+        yield replace(case, faults=case.faults[:length])
+    for left_out in range(len(case.faults)):
+        fewer = case.faults[:left_out] + case.faults[left_out + 1 :]
+        if len(fewer) > 1:
+            yield replace(case, faults=fewer)
+
+
+def _kind_of(fault: Fault) -> tuple[str, str, int]:
+    return str(fault.action), fault.detail, fault.times

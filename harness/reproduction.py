@@ -1,0 +1,266 @@
+"""Finding a case again by its name, and running it with everything kept.
+
+A case is named by a bundle, an id, its hex digits (or a unique beginning), or its place in words.
+Its subject comes from the bundle, from the smoke configurations by name, or from what the user
+names. The case itself is planned again from a new baseline, so that no earlier result is needed;
+only hex digits alone that no plan contains are looked up in earlier runs first.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fault_injection.faults import TriggerKind
+from harness import planning, tasks
+from harness.baseline import Baseline
+from harness.bundles import BundledAttempt, read_bundle, write_bundle
+from harness.cases import LAYERS, Case, kill_case
+from harness.commands.gate import smoke_configs
+from harness.errors import HarnessError, UsageError
+from harness.failures import bundled_attempts, crash_state
+from harness.power.explore import Exploration
+from harness.report.timeline import as_text
+from harness.report.write import read_records
+from harness.results import Violation
+from harness.runner import Outcome
+from harness.session import versions
+from harness.signatures import signature_of
+from harness.subjects import Subject, as_json, discover, from_json, with_timeout
+
+_HEX = re.compile(r"[0-9a-f]{2,8}")
+_ID = re.compile(
+    r"(?P<subject>[^/@]+)/(?P<layer>[a-z0-9/-]+)@(?P<words>.+?)(?:-(?P<hex>[0-9a-f]{8}))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A subject ready to run cases: its baseline, its stored trace, and a worker."""
+
+    subject: Subject
+    baseline: Baseline
+    executor: Executor
+    temp_dir: Path
+
+    @property
+    def trace_dir(self) -> str:
+        """Where the recorded trace is."""
+        return str(self.temp_dir / "traces" / self.subject.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The case that a name means."""
+
+    case: Case
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """A case that was run again. ``timeline`` is for people, ended by a newline."""
+
+    outcome: Outcome
+    timeline: str
+    crash_state: Path | None
+    attempts: tuple[BundledAttempt, ...]
+
+
+def is_bundle(name: str) -> bool:
+    """Whether a name is the path of a bundle."""
+    return (Path(name) / "case.json").is_file()
+
+
+def subject_of(name: str, *, subject: Path | None, reports: Path) -> Subject:
+    """The subject of the case that ``name`` names. Raises :class:`UsageError`."""
+    if is_bundle(name):
+        return from_json(dict(read_bundle(Path(name)).subject))
+    if subject is not None:
+        [only] = discover([subject])
+        return only
+    full = full_id(name, reports=reports)
+    known = _known_subjects(reports)
+    parsed = _ID.fullmatch(full)
+    if parsed is not None:
+        wanted = parsed["subject"]
+        if wanted in known:
+            return known[wanted]
+        raise UsageError(
+            f"{name}: no smoke config and no bundle under {reports} is of a subject {wanted!r}; "
+            "name its file with --subject"
+        )
+    raise UsageError(
+        f"{name}: neither a bundle nor the id of a case. An id is <subject>/<layer>@<place>-<hex>; "
+        "its hex digits alone are enough when an earlier run under "
+        f"{reports} has the case"
+    )
+
+
+def full_id(name: str, *, reports: Path) -> str:
+    """The whole id for a beginning of hex digits, from earlier runs; other names as they are."""
+    if not _HEX.fullmatch(name):
+        return name
+    found = sorted({i for i in _recorded_ids(reports) if i.rpartition("-")[2].startswith(name)})
+    if len(found) > 1:
+        raise UsageError(f"{name} begins {len(found)} cases: {', '.join(found[:4])}")
+    return found[0] if found else name
+
+
+def _recorded_ids(reports: Path) -> Iterator[str]:
+    for path in sorted(reports.glob("**/cases.jsonl")):
+        for record in read_records(path):
+            yield record.case
+    for path in sorted(reports.glob("**/failures/*/case.json")):
+        yield read_bundle(path.parent).case.id
+
+
+def _known_subjects(reports: Path) -> dict[str, Subject]:
+    """Subjects by name: those of bundles under ``reports``, and before them the smoke configs."""
+    known = {}
+    for path in sorted(reports.glob("**/failures/*/case.json")):
+        bundled = from_json(dict(read_bundle(path.parent).subject))
+        known[bundled.name] = bundled
+    try:
+        directory = smoke_configs()
+    except UsageError:
+        return known
+    found = [*discover([directory])]
+    for path in sorted(directory.glob("subjects/*/*.toml")):
+        found += discover([path])
+    return {**known, **{s.name: s for s in found}}
+
+
+def prepare(subject: Subject, *, executor: Executor, temp_dir: Path, fork: bool) -> Prepared:
+    """Run the subject's baseline. Raises what it raises."""
+    trace_dir = str(temp_dir / "traces" / subject.name)
+    baseline = executor.submit(tasks.baseline_task, subject, fork, trace_dir).result()
+    subject = with_timeout(subject, baseline_seconds=baseline.seconds)
+    return Prepared(subject, baseline, executor, temp_dir)
+
+
+def find(name: str, prepared: Prepared, *, reports: Path) -> Found:
+    """The case that ``name`` names. Raises :class:`UsageError` when there is none."""
+    if is_bundle(name):
+        return Found(read_bundle(Path(name)).case)
+    full = full_id(name, reports=reports)
+    parsed = _ID.fullmatch(full)
+    if parsed is not None:
+        for case in _written_out(parsed, prepared):
+            if parsed["hex"] is None or case.digest == parsed["hex"]:
+                return Found(case)
+    wanted = parsed["hex"] if parsed is not None else full
+    layer = parsed["layer"] if parsed is not None else ""
+    matches = {
+        case.id: case
+        for case in planned(prepared, layer=layer)
+        if (wanted is not None and case.digest.startswith(wanted))
+        or (wanted is None and case.id.rpartition("-")[0] == full)
+    }
+    if len(matches) == 1:
+        return Found(next(iter(matches.values())))
+    if matches:
+        raise UsageError(f"{name} names {len(matches)} cases: {', '.join(sorted(matches)[:4])}")
+    raise UsageError(
+        f"{name}: {prepared.subject.name} has no such case now; the program or the place may have "
+        "changed since it was found. A bundle keeps the crash state: durability recheck BUNDLE"
+    )
+
+
+def _written_out(parsed: re.Match[str], prepared: Prepared) -> Iterable[Case]:
+    """The case of faults that an id says in words, for the layers whose words say everything."""
+    name, layer, words = parsed["subject"], parsed["layer"], parsed["words"]
+    places = words.split("+")
+    if layer == "point":
+        yield kill_case(name, layer, TriggerKind.POINT, *places)
+    elif layer in ("kill", "double"):
+        if places == ["end"]:
+            yield kill_case(name, layer, TriggerKind.AFTER_LAST_CALL, "end")
+        else:
+            yield kill_case(name, layer, TriggerKind.CALL, *places)
+    del prepared
+
+
+def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
+    """Every case that can be planned from the baseline, of the layer or of all."""
+    subject, baseline = prepared.subject, prepared.baseline
+    wanted = (layer.split("-")[0],) if layer else LAYERS
+    if "point" in wanted:
+        yield from planning.point_cases(subject, baseline)
+    if "kill" in wanted:
+        yield from planning.kill_cases(subject, baseline)
+    if "signal" in wanted:
+        yield from planning.signal_cases(subject, baseline)
+    if "error" in wanted:
+        yield from planning.error_cases(subject, baseline, saves=None)
+    if "power" in wanted:
+        model = layer.partition("-")[2]
+        for one in (model,) if model else ("posix", "ext4", "xfs", "btrfs"):
+            yield from prepared.executor.submit(
+                tasks.power_cases_task, exploration(prepared, one)
+            ).result()
+
+
+def exploration(prepared: Prepared, model: str) -> Exploration:
+    """The exploration of the whole recorded run under a model."""
+    return Exploration(
+        subject=prepared.subject,
+        baseline=prepared.baseline,
+        trace_dir=prepared.trace_dir,
+        model=model,
+    )
+
+
+def rerun(case: Case, prepared: Prepared, *, directory: Path) -> Rerun:
+    """Run a case with its trees kept below ``directory``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if case.layer.startswith("power/"):
+        run = prepared.executor.submit(
+            tasks.kept_state_task,
+            exploration(prepared, case.layer.partition("/")[2]),
+            case,
+            str(directory),
+        ).result()
+    else:
+        run = prepared.executor.submit(
+            tasks.kept_case_task, prepared.subject, prepared.baseline, case, str(directory)
+        ).result()
+    outcome = run.outcome
+    return Rerun(
+        outcome=outcome,
+        timeline=as_text(run.timeline),
+        crash_state=crash_state(directory, outcome),
+        attempts=tuple(bundled_attempts(prepared.subject, outcome)),
+    )
+
+
+def promote(run: Rerun, prepared: Prepared, path: Path) -> None:
+    """Keep a case as a bundle under version control."""
+    violations = [
+        Violation(
+            case=run.outcome.case.id,
+            layer=run.outcome.case.layer,
+            invariant=finding.invariant,
+            message=finding.message,
+            config=prepared.subject.name,
+            signature=signature_of(finding),
+            expected=finding.expected,
+            found=finding.found,
+        )
+        for finding in run.outcome.findings
+    ]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bundle(
+            path,
+            run.outcome.case,
+            subject=as_json(prepared.subject),
+            config=prepared.subject.name,
+            attempts=run.attempts,
+            verdict=run.outcome.verdict,
+            violations=violations,
+            versions=versions(),
+            tree=run.crash_state,
+        )
+    except OSError as error:
+        raise HarnessError(f"{path}: the finding cannot be written: {error}") from error
