@@ -11,12 +11,15 @@ import os
 from fault_injection import effects_content, effects_names
 from fault_injection.calls_content import RWF_APPEND, RWF_DSYNC, RWF_NOAPPEND, RWF_SYNC
 from fault_injection.pending import Draft, Pending, World
-from fault_injection.procfs import fd_info
+from fault_injection.procfs import fd_info, key_of
+from fault_injection.requests import Request
 from fault_injection.trace import Kind
 
 _O_ACCMODE, _O_APPEND, _O_DSYNC, _O_SYNC = 3, 0o2000, 0o10000, 0o4010000
 
 SYNCS = (Kind.FSYNC, Kind.FDATASYNC, Kind.SYNC)
+LATER_BYTES = 1 << 18  # what is appended in such pieces is copied from the file, afterwards
+_REWRITES = (Kind.TRUNCATE, Kind.ALLOCATE, Kind.PUNCH, Kind.COLLAPSE, Kind.INSERT)
 UNSEEN = (*SYNCS, Kind.META)
 
 
@@ -28,6 +31,8 @@ def prepare(world: World, pending: Pending) -> None:
             pending.data = world.spool.add_memory(request.tid, request.vectors)
         return
     if request.kind is not Kind.WRITE:
+        if request.kind in _REWRITES:
+            _let_copies_end(world, request)
         return
     info, status = fd_info(request.tid, request.fd), request.status
     if info is None or status is None or info.flags & _O_ACCMODE == os.O_RDONLY:
@@ -42,11 +47,33 @@ def prepare(world: World, pending: Pending) -> None:
         pending.synced = "all"
     elif info.flags & _O_DSYNC or request.flags & RWF_DSYNC:
         pending.synced = "data"
-    if request.copies:
-        path = b"/proc/%d/fd/%d" % (request.tid, request.fd)
-        pending.reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    else:
+    appends = pending.offset >= status.st_size
+    if not appends:
+        _let_copies_end(world, request)
+    if request.copies or (appends and request.size >= LATER_BYTES):
+        pending.reading = _open_again(request)
+    if pending.reading < 0:
+        if request.copies:
+            raise PermissionError(f"{os.fsdecode(request.text)} may not be read")
         pending.data = world.spool.add_memory(request.tid, request.vectors)
+
+
+def _open_again(request: Request) -> int:
+    """A descriptor of ours for reading what the call will write; -1 where that is not allowed.
+
+    Not a copy of the program's: a lock on that would outlive the program's own descriptor.
+    """
+    path = b"/proc/%d/fd/%d" % (request.tid, request.fd)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return -1
+
+
+def _let_copies_end(world: World, request: Request) -> None:
+    if request.status is not None and key_of(request.status) in world.copying:
+        world.spool.wait_for_hashes()
+        world.copying.clear()
 
 
 def release(pending: Pending) -> None:

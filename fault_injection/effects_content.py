@@ -99,19 +99,23 @@ def write(world: World, pending: Pending, final: bool) -> list[Draft] | None:
     inode = inode_of(world, request)
     if count <= 0 or inode is None:
         return []
-    if request.copies:
-        ticket = world.spool.add_file(pending.reading, pending.offset, count)
+    if pending.reading >= 0:
+        # It lies in the file now, and calls that would change it there have to wait for the copy.
+        assert request.status is not None
+        world.copying.add(key_of(request.status))
+        ticket = world.spool.add_file_later(pending.reading, pending.offset, count)
+        pending.reading = -1
     else:
         assert pending.data is not None
         ticket = world.spool.prefix(pending.data, count)
-    end = pending.offset + ticket.size
+    end = pending.offset + count
     world.tree.sizes[inode] = max(world.tree.sizes.get(inode, 0), end)
     return [
         Draft(
             Kind.WRITE,
             inode=inode,
             offset=pending.offset,
-            size=ticket.size,
+            size=count,
             ticket=ticket,
             synced=pending.synced,
         )

@@ -1,6 +1,6 @@
 """Calls that are under way, and the operations that they turn out to be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fault_injection.filetree import FileTree
 from fault_injection.procfs import View, key_of
@@ -57,11 +57,16 @@ class Pending:
 
 @dataclass(slots=True)
 class World:
-    """What a recording works on. ``problem`` is the first thing that did not fit the model."""
+    """What a recording works on. ``problem`` is the first thing that did not fit the model.
+
+    ``copying`` are the files of which the spool may still be copying what was written last: they
+    must not be changed there before it is done.
+    """
 
     view: View
     tree: FileTree
     spool: Spool
+    copying: set[tuple[int, int]] = field(default_factory=set)
     problem: str = ""
 
 

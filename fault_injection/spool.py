@@ -1,9 +1,9 @@
 """Where recorded bytes go: a directory of blobs, equal content once, little of it in memory.
 
 Small blobs are appended to one file, ``small.bin``, and found by an index in memory that is
-written to ``small.json`` in the end. Large ones are files of their own, named by their sha256,
-which a thread computes beside the copy. The thread lives from the first large blob to
-:meth:`Spool.flush`: nothing may fork in between.
+written to ``small.json`` in the end. Large ones are files of their own, named by their sha256. A
+thread hashes them, and copies them where that can wait, beside the recorded program. It lives from
+the first large blob to :meth:`Spool.flush`: nothing may fork in between.
 """
 
 import contextlib
@@ -14,13 +14,14 @@ import os
 import queue
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from fault_injection import seccomp
 
 SMALL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
-_WAITING_FILES = 64  # how far hashing may lag behind before the copy waits for it
+_WAITING = 64  # how many blobs the thread may lag behind before the recording waits for it
 
 
 class Ticket:
@@ -31,6 +32,16 @@ class Ticket:
     def __init__(self, key: str, size: int) -> None:
         self.key = key
         self.size = size
+
+
+@dataclass(slots=True)
+class _Job:
+    """Make a blob of a file that is ours (``path``), or of a piece of an open one (``source``)."""
+
+    ticket: Ticket
+    path: str
+    source: int = -1
+    offset: int = 0
 
 
 class Spool:
@@ -52,7 +63,7 @@ class Spool:
         self._end = os.fstat(self._file).st_size
         self._large = 0
         self._buffer: ctypes.Array[ctypes.c_char] | None = None
-        self._queue: queue.Queue[tuple[str, Ticket] | None] = queue.Queue(_WAITING_FILES)
+        self._queue: queue.Queue[_Job | None] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
         self._error: OSError | None = None
 
@@ -83,7 +94,7 @@ class Spool:
                 write_whole(fd, data)
             finally:
                 os.close(fd)
-            return self._hash_later(path, len(data))
+            return self._later(_Job(Ticket("", len(data)), path))
         key = hashlib.sha256(data).hexdigest()
         if key not in self._small:
             write_whole(self._file, data)
@@ -109,25 +120,29 @@ class Spool:
                     stored, address, length = stored + count, address + count, length - count
         finally:
             os.close(fd)
-        return self._hash_later(path, stored)
+        return self._later(_Job(Ticket("", stored), path))
 
     def add_file(self, source: int, offset: int, size: int) -> Ticket:
         """Store ``size`` bytes from ``offset`` of an open file; fewer when it ends before."""
         if size <= SMALL_BYTES:
             return self.add(os.pread(source, max(size, 0), offset))
         path, fd = self._new_file()
-        view = memoryview(self._chunk())
-        stored = 0
         try:
-            while stored < size:
-                count = os.preadv(source, [view[: size - stored]], offset + stored)
-                if count == 0:
-                    break
-                write_whole(fd, view[:count])
-                stored += count
+            stored = _copy(source, offset, size, fd, memoryview(self._chunk()))
         finally:
             os.close(fd)
-        return self._hash_later(path, stored)
+        return self._later(_Job(Ticket("", stored), path))
+
+    def add_file_later(self, source: int, offset: int, size: int) -> Ticket:
+        """As ``add_file``, by the thread, which closes ``source``; its bytes must stay so long."""
+        if size <= SMALL_BYTES:
+            try:
+                return self.add_file(source, offset, size)
+            finally:
+                os.close(source)
+        path, fd = self._new_file()
+        os.close(fd)
+        return self._later(_Job(Ticket("", size), path, source, offset))
 
     def prefix(self, ticket: Ticket, size: int) -> Ticket:
         """The first ``size`` bytes of what was stored before, as a blob of their own."""
@@ -218,33 +233,68 @@ class Spool:
         path = os.path.join(self._blobs, f"new-{self._large}")
         return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
-    def _hash_later(self, path: str, size: int) -> Ticket:
+    def _later(self, job: _Job) -> Ticket:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._hash_files, name="blob hashes")
+            self._thread = threading.Thread(target=self._work, name="blobs")
             self._thread.start()
-        ticket = Ticket("", size)
-        self._queue.put((path, ticket))
-        return ticket
+        self._queue.put(job)
+        return job.ticket
 
-    def _hash_files(self) -> None:
-        while (item := self._queue.get()) is not None:
-            path, ticket = item
+    def _work(self) -> None:
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        while (job := self._queue.get()) is not None:
             try:
-                with open(path, "rb", buffering=0) as file:
-                    ticket.key = hashlib.file_digest(file, "sha256").hexdigest()
-                final = os.path.join(self._blobs, ticket.key)
-                if os.path.exists(final):
-                    os.unlink(path)
-                else:
-                    os.rename(path, final)
+                self._make_blob(job, buffer)
             except OSError as error:
                 self._error = error
             self._queue.task_done()
+
+    def _make_blob(self, job: _Job, buffer: memoryview) -> None:
+        digest = hashlib.sha256()
+        if job.source < 0:
+            with open(job.path, "rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+        else:
+            try:
+                with open(job.path, "wb", buffering=0) as file:
+                    job.ticket.size = _copy(
+                        job.source, job.offset, job.ticket.size, file.fileno(), buffer, digest
+                    )
+            finally:
+                os.close(job.source)
+        job.ticket.key = digest.hexdigest()
+        final = os.path.join(self._blobs, job.ticket.key)
+        if os.path.exists(final):
+            os.unlink(job.path)
+        else:
+            os.rename(job.path, final)
 
     def wait_for_hashes(self) -> None:
         """Wait until every key so far is known."""
         with contextlib.suppress(OSError):
             self._queue.join()
+
+
+def _copy(
+    source: int,
+    offset: int,
+    size: int,
+    target: int,
+    buffer: memoryview,
+    digest: "hashlib._Hash | None" = None,
+) -> int:
+    """Copy a piece of an open file; how many bytes there were."""
+    copied = 0
+    while copied < size:
+        count = os.preadv(source, [buffer[: size - copied]], offset + copied)
+        if count == 0:
+            break
+        write_whole(target, buffer[:count])
+        if digest is not None:
+            digest.update(buffer[:count])
+        copied += count
+    return copied
 
 
 def write_whole(fd: int, data: "bytes | memoryview") -> None:

@@ -330,6 +330,30 @@ os.writev(f, [data[:100], data[100:]])
     assert Path(run.trace.blobs.path(writes[0].blob)).read_bytes() == data
 
 
+def test_what_was_appended_is_kept_though_it_is_changed_at_once(tmp_path: Path) -> None:
+    """Large appends are copied from the file, afterwards: what changes them has to wait."""
+    run = record(
+        tmp_path,
+        """
+import os
+f = os.open("f", os.O_CREAT | os.O_RDWR)
+os.write(f, b"A" * 3_000_000)
+os.pwrite(f, b"B" * 3_000_000, 0)
+os.write(f, b"C" * 3_000_000)
+os.truncate("f", 0)
+os.lseek(f, 0, os.SEEK_SET)
+os.write(f, b"D" * 3_000_000)
+open("f", "w").close()
+os.pwrite(f, b"E" * 3_000_000, 0)
+os.unlink("f")
+os.pwrite(f, b"F" * 3_000_000, 3_000_000)
+os.close(f)
+""",
+    )
+    written = [run.trace.blobs.read(op.blob) for op in run.ops(Kind.WRITE)]
+    assert written == [bytes([letter]) * 3_000_000 for letter in b"ABCDEF"]
+
+
 def test_ordinary_libraries_are_seen_alike(tmp_path: Path) -> None:
     """C stdio, numpy and sqlite3 write as they like; the trace rebuilds what they left."""
     run = record(
