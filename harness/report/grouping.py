@@ -41,7 +41,7 @@ def group(violations: Sequence[Violation]) -> tuple[Group, ...]:
     """Groups in the order of the invariants, the most frequent first within one invariant.
 
     The example is the one that is easiest to look at: with a bundle, of the simplest layer, with
-    the shortest id.
+    the least that was lost, with the shortest id.
     """
     found: dict[tuple[str, str], list[Violation]] = {}
     for violation in violations:
@@ -59,15 +59,16 @@ def group(violations: Sequence[Violation]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=_group_key))
 
 
-def _simplest_first(violation: Violation) -> tuple[bool, tuple[int, int, str], int, str, str]:
+def _simplest_first(violation: Violation) -> tuple[bool, tuple[int, int, str], int, int, str, str]:
     layer = layer_key(violation.layer)
-    return (not violation.bundle, layer, len(violation.case), violation.case, violation.config)
+    name = (len(violation.case), violation.case, violation.config)
+    return (not violation.bundle, layer, len(violation.lost), *name)
 
 
-def _group_key(one: Group) -> tuple[int, str, int, str]:
+def _group_key(one: Group) -> tuple[int, str, int, int, str]:
     known = list(INVARIANT_SENTENCES)
     place = known.index(one.invariant) if one.invariant in known else len(known)
-    return (place, one.invariant, -len(one.cases), one.signature)
+    return (place, one.invariant, -len(one.cases), len(one.example.lost), one.signature)
 
 
 def reproduce_command(violation: Violation) -> str:

@@ -46,9 +46,14 @@ MAX_BASELINES = 40
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """A signature as it is shown. ``bundle`` is its link, ``timeline`` an SVG; "" when none."""
+    """A signature as it is shown. ``bundle`` is its link, ``timeline`` an SVG; "" when none.
+
+    ``also`` are the signatures of other invariants that the very same case shows: one crash often
+    breaks several promises, and is to be looked at once.
+    """
 
     group: Group
+    also: tuple[Group, ...]
     command: str
     bundle: str
     timeline: Markup
@@ -66,7 +71,9 @@ class _LayerRow:
 def render(result: Result, records: Sequence[CaseRecord], *, directory: Path | None = None) -> str:
     """The page. ``directory`` is where the bundles' relative paths start, for their timelines."""
     groups = group(result.violations)
-    shown, rest = groups[:MAX_CARDS], groups[MAX_CARDS:]
+    together = _by_case(groups)
+    shown = together[:MAX_CARDS]
+    rest = [one for members in together[MAX_CARDS:] for one in members]
     unsure = sorted((r for r in records if r.verdict == INCONCLUSIVE), key=lambda r: r.case)
     verdict = shown_verdict(result)
     return (
@@ -98,14 +105,23 @@ def render(result: Result, records: Sequence[CaseRecord], *, directory: Path | N
     )
 
 
-def _card(one: Group, directory: Path | None) -> _Card:
+def _by_case(groups: Sequence[Group]) -> list[tuple[Group, ...]]:
+    """Groups that show the same case together, in the order of the first of each."""
+    found: dict[tuple[str, str], list[Group]] = {}
+    for one in groups:
+        found.setdefault((one.example.config, one.example.case), []).append(one)
+    return [tuple(members) for members in found.values()]
+
+
+def _card(members: Sequence[Group], directory: Path | None) -> _Card:
+    one, *also = members
     example = one.example
     bundle, svg = _relative(example.bundle), Markup("")
     if bundle and directory is not None:
         with suppress(UsageError):  # a bundle without a timeline, or none any more
             found = read_json(directory / bundle / "timeline.json", timelines.Timeline)
             svg = Markup(timelines.as_svg(found, standalone=False))
-    return _Card(one, reproduce_command(example), bundle, svg)
+    return _Card(one, tuple(also), reproduce_command(example), bundle, svg)
 
 
 def _relative(bundle: str) -> str:

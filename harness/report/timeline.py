@@ -7,6 +7,7 @@ stretches of operations with nothing to tell are folded into one row that says h
 Not covered: deciding which operations were durable; that is the crash state's description.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,6 +22,7 @@ STATUSES = (DURABLE, LOST, PARTIAL, SEEN, AFTER)
 NEAR = 3
 MAX_ROWS = 60
 MAX_READS = 12
+MAX_OUTCOME = 6
 
 _WORDS = {DURABLE: "durable", LOST: "LOST", PARTIAL: "PARTIAL", SEEN: "seen", AFTER: "never ran"}
 _ROW = 26
@@ -142,8 +144,8 @@ def as_text(timeline: Timeline) -> str:
             lines.append(f"        {one_line(read.path):<28} {one_line(read.answer)}")
         if len(timeline.reads) > MAX_READS:
             lines.append(f"        and {len(timeline.reads) - MAX_READS} more")
-    if timeline.outcome:
-        lines.append(f"  so: {one_line(timeline.outcome)}")
+    for place, words in enumerate(_wrapped(timeline.outcome)):
+        lines.append(f"{'      ' if place else '  so: '}{words}")
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +153,8 @@ def as_svg(timeline: Timeline, *, standalone: bool = True) -> str:
     """The timeline as SVG. ``standalone`` adds the colours; a page that has them leaves it out."""
     drawn = rows(timeline)
     reads = timeline.reads[:MAX_READS]
-    tail = (len(reads) + 1 if reads else 0) + (1 if timeline.outcome else 0)
+    outcome = _wrapped(timeline.outcome)
+    tail = (len(reads) + 1 if reads else 0) + len(outcome)
     height = _HEAD + _ROW * (len(drawn) + tail - 1) + 16
     body: list[str] = []
     y = _HEAD
@@ -171,9 +174,10 @@ def as_svg(timeline: Timeline, *, standalone: bool = True) -> str:
             body.append(_text(_STATUS_X, y + 4, one_line(read.path, limit=40), "tl-path"))
             body.append(_text(_TEXT_X + 140, y + 4, one_line(read.answer, limit=80), "tl-text"))
             y += _ROW
-    if timeline.outcome:
-        body.append(_text(_STATUS_X, y + 4, one_line(timeline.outcome, limit=110), "tl-outcome"))
-        widest = max(widest, _STATUS_X + _CHARACTER * min(len(timeline.outcome), 120))
+    for line in outcome:
+        body.append(_text(_STATUS_X, y + 4, line, "tl-outcome"))
+        widest = max(widest, _STATUS_X + _CHARACTER * 1.08 * len(line))  # it is bold
+        y += _ROW
     width = int(widest) + 16
     title = escape(one_line(timeline.title))
     style = f"<style>{STYLE_ALONE}{STYLE}</style>" if standalone else ""
@@ -182,6 +186,14 @@ def as_svg(timeline: Timeline, *, standalone: bool = True) -> str:
         f'height="{height}" viewBox="0 0 {width} {height}"><title>{title}</title>{style}'
         f"{''.join(body)}</svg>"
     )
+
+
+def _wrapped(text: str) -> list[str]:
+    """An outcome of several sentences, on as many lines as it needs up to a bound."""
+    lines = [
+        line for part in text.split("\n") for line in textwrap.wrap(one_line(part, limit=4000), 96)
+    ]
+    return [*lines[:MAX_OUTCOME], "…"] if len(lines) > MAX_OUTCOME else lines
 
 
 def _svg_row(row: _Row, y: int) -> list[str]:

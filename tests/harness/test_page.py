@@ -107,6 +107,19 @@ def test_the_verdict_and_one_case_of_each_signature(failing: str) -> None:
     assert "besides" in failing.lower()
 
 
+def test_one_case_that_breaks_two_promises_has_one_card(tmp_path: Path) -> None:
+    first = ack_violations()[0]
+    second = msgspec.structs.replace(
+        first, invariant="ack-after-durable", signature="other", message="said too early"
+    )
+    broken = msgspec.structs.replace(result(), violations=[first, second])
+    write_sample_bundle(tmp_path)
+    page = render(broken, [], directory=tmp_path)
+    assert page.count('<article class="card">') == 1
+    assert "<b>ack-after-durable</b> said too early" in page
+    assert page.count(timeline().crash) == 2  # in the card, and once in a timeline
+
+
 def test_the_bundle_timeline_is_drawn_on_the_page(failing: str) -> None:
     assert failing.count("<svg") == 1 + 5  # the timeline, and a loss curve a baseline
     assert "rename step-000040/.metadata.tmp -&gt; .metadata" in failing

@@ -89,6 +89,17 @@ def test_the_svg_is_wide_and_high_enough_for_its_text() -> None:
     assert lowest < int(root.attrib["height"])
 
 
+def test_a_long_outcome_is_wrapped_and_bounded() -> None:
+    said = as_text(Timeline(title="t", steps=(), outcome="one; two\n" + "word " * 300))
+    lines = said.splitlines()[2:]
+    assert lines[0] == "  so: one; two"
+    assert lines[1].startswith("      word word")
+    assert lines[-1] == "      …"
+    assert len(lines) == 7
+    root = ET.fromstring(as_svg(Timeline(title="t", steps=(), outcome="word " * 300)))
+    assert int(root.attrib["width"]) > 44 + 7.3 * 94
+
+
 def test_hostile_names_neither_break_the_svg_nor_the_terminal() -> None:
     bad = "</svg><script>\x1b[2J\x00\udcff&\n"
     line = Timeline(
