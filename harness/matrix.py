@@ -1,0 +1,113 @@
+"""The detection matrix: mutants times layers, every cell known in advance.
+
+A broken mutant must be caught in each claimed layer by one of the invariants that are expected
+there: a failure by another one, or an error of the program, does not count. A correct one, and
+every cell where nothing can be seen, must be silent.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from harness.baseline import Baseline
+from harness.campaign import Campaign, Options, Progress, baselines
+from harness.errors import CannotJudge, HarnessError
+from harness.layers import Bounds, run_subject
+from harness.mutants import Mutant
+from harness.subjects import with_timeout
+
+BOUNDS = Bounds(kill=None, second_kill=40, third_kill=16, signal=18)
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One mutant under one layer. ``found`` are the invariants that were reported there.
+
+    ``expected`` None: nothing is claimed. ``ok`` says whether the claim holds.
+    """
+
+    layer: str
+    expected: tuple[str, ...] | None
+    found: tuple[str, ...]
+    ok: bool
+    cases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One mutant. ``problem`` is why a claim of the whole row does not hold, or ""."""
+
+    mutant: Mutant
+    cells: tuple[Cell, ...]
+    problem: str = ""
+    said: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every claim holds."""
+        return not self.problem and all(cell.ok for cell in self.cells)
+
+
+def matrix(
+    mutants: Sequence[Mutant],
+    *,
+    options: Options,
+    executor: Executor,
+    progress: Progress,
+    bounds: Bounds = BOUNDS,
+) -> Iterator[Row]:
+    """The rows, one after another, in the order of the mutants."""
+    for mutant in mutants:
+        if mutant.missing:
+            continue
+        subject = with_timeout(mutant.subject, baseline_seconds=0)
+        if mutant.subject.timeout_s is None:
+            subject = replace(subject, timeout_s=TIMEOUT_S * (4 if subject.format else 1))
+        [(_, answer)] = baselines([subject], options=options, executor=executor)
+        yield _row(replace(mutant, subject=subject), answer, options, executor, progress, bounds)
+
+
+def _row(
+    mutant: Mutant,
+    answer: Baseline | HarnessError,
+    options: Options,
+    executor: Executor,
+    progress: Progress,
+    bounds: Bounds,
+) -> Row:
+    if isinstance(answer, HarnessError):
+        if mutant.kind == "nondeterministic" and isinstance(answer, CannotJudge):
+            return Row(mutant, (), said=str(answer))
+        return Row(mutant, (), problem=f"no baseline: {answer}")
+    if mutant.kind == "nondeterministic":
+        return Row(mutant, (), problem="the baseline took it for deterministic")
+    if mutant.kind == "untraceable":
+        named = answer.untraceable
+        problem = "" if mutant.call in named else f"{mutant.call} was not named, but {named!r}"
+        return Row(mutant, (), problem=problem, said=named)
+    if answer.untraceable:
+        return Row(mutant, (), problem=f"not traceable: {answer.untraceable}")
+    claimed = tuple(layer for layer in options.faults if layer in mutant.expect)
+    needed = claimed if "kill" in claimed or "double" not in claimed else ("kill", *claimed)
+    campaign = Campaign(
+        options=replace(options, faults=needed),
+        executor=executor,
+        progress=progress,
+        deadline=None,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        run_subject(campaign, mutant.subject, answer, bounds)
+    return Row(mutant, tuple(_cell(campaign, mutant, layer) for layer in claimed))
+
+
+def _cell(campaign: Campaign, mutant: Mutant, layer: str) -> Cell:
+    found = tuple(sorted({v.invariant for v in campaign.violations if v.layer == layer}))
+    expected = mutant.expect[layer]
+    count = campaign.layers.get(layer)
+    ran = count.cases if count else 0
+    # A double layer may have nothing to build on when every single kill already failed.
+    caught = bool(set(found) & set(expected))
+    ok = (caught if expected else not found) and (ran > 0 or layer == "double")
+    return Cell(layer, expected, found, ok, ran)
