@@ -15,7 +15,7 @@ with the real tree, and a difference makes the trace untraceable.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fault_injection import calls, effects
@@ -23,6 +23,8 @@ from fault_injection.filetree import FileTree
 from fault_injection.labels import Labeller, stable_names
 from fault_injection.pending import Draft, Pending, World
 from fault_injection.procfs import View, has_left
+from fault_injection.reads import NOTIFY as NOTIFY_READS
+from fault_injection.reads import Reads
 from fault_injection.requests import Request, refused
 from fault_injection.seccomp import Match, Notification
 from fault_injection.spool import Spool
@@ -68,7 +70,7 @@ class Recorder:
         spool: Spool | None = None,
         watch: Sequence[str] = (),
         stable_names: frozenset[bytes] | None = None,
-        observe_reads: bool = False,  # noqa: ARG002
+        observe_reads: bool = False,
     ) -> None:
         """``root`` must exist. Recording, the tree under it is stored as the durable start."""
         path = os.path.realpath(os.fsencode(root))
@@ -92,12 +94,20 @@ class Recorder:
             self._world = World(self._view, tree, spool)
             self._view.know(tree)
             self._decoders.update(calls.REFUSING)
-        self.reads: Mapping[bytes, frozenset[str]] | None = None
+        self._reads = Reads(self._view) if observe_reads else None
+        if observe_reads:
+            # Every open asks, so no condition on opens is left.
+            self.notify = frozenset(NOTIFY_READS | self.notify)
 
     @property
     def untraceable(self) -> str:
         """Why the trace does not hold all that happened: the first reason, or empty."""
         return self._why
+
+    @property
+    def reads(self) -> dict[bytes, frozenset[str]] | None:
+        """With ``observe_reads``: what was asked of which path of the starting tree (``reads``)."""
+        return None if self._reads is None else self._reads.questions()
 
     @property
     def seen(self) -> list[tuple[str, bytes, int, str]]:
@@ -120,6 +130,8 @@ class Recorder:
                 self._moved_by = 0
         if self._pending:
             self._settle_before(tid)
+        if self._reads is not None:
+            self._reads.on_call(notification)
         self._held.pop(tid, None)  # a call that was never answered: its thread has been interrupted
         name = NAMES.get(notification.nr, str(notification.nr))
         request = self._decode(notification, name)
@@ -163,7 +175,7 @@ class Recorder:
     def _hold(self, request: Request, notification: Notification, place: str) -> None:
         """Remember the call until its answer, with what has to be taken before it runs."""
         observed = self._sightings.observes(request)
-        if self._world is None and not observed:
+        if self._world is None and not observed and self._reads is None:
             return
         self._clock += 1
         pending = Pending(request, notification.nr, notification.args, self._clock, place)
@@ -188,6 +200,8 @@ class Recorder:
         if not isinstance(outcome, str):
             pending.wrote = outcome[1]
         self._sightings.happened(pending)
+        if self._reads is not None and pending.request.kind is not None:
+            self._reads.changing(pending.request)
         if self._world is None or pending.request.kind is None:
             return
         self._done.append(pending)

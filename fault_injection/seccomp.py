@@ -334,8 +334,8 @@ def read_c_string(tid: int, address: int, limit: int = 4096) -> bytes:
 
 
 def thread_group(tid: int) -> int:
-    """The process that a thread belongs to. Raises OSError when it is gone."""
-    with open(f"/proc/{tid}/status", "rb") as status:
+    """The process that a thread belongs to; ProcessLookupError when it is gone."""
+    with contextlib.suppress(FileNotFoundError), open(f"/proc/{tid}/status", "rb") as status:
         for line in status:
             if line.startswith(b"Tgid:"):
                 return int(line[5:])
