@@ -10,6 +10,7 @@ run, again a process, tells whether the subject or the fork is to blame.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -40,7 +41,9 @@ TAIL_LINES = 12
 class Promise:
     """What an acknowledgement promised: after it the next loss printed was ``losses[next_loss]``.
 
-    ``next_loss`` is ``len(losses)`` when none followed.
+    ``next_loss`` is ``len(losses)`` when none followed. An acknowledgement may come late (a
+    background writer): where acknowledgements and losses are numbered alike, it promises no more
+    than its own step, so that ``next_loss`` is at most the first loss of a later step.
     """
 
     step: int
@@ -123,6 +126,45 @@ def run_baseline(
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
     first = replace(first, tree=tree)
     return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))
+
+
+def promises_of(events: Sequence[Event]) -> tuple[Promise, ...]:
+    """What each acknowledgement promised, learned from an uninterrupted run."""
+    losses = losses_of(events)
+    alike = _numbered_alike(events)
+    promises = []
+    printed = 0
+    for event in events:
+        if event.kind == "loss":
+            printed += 1
+            continue
+        following = printed
+        if alike:
+            later = (i for i, loss in enumerate(losses) if loss.step > event.step)
+            following = min(printed, next(later, len(losses)))
+        promises.append(Promise(event.step, following, event.operation))
+    return tuple(promises)
+
+
+def _numbered_alike(events: Sequence[Event]) -> bool:
+    """Whether acknowledgements count in the losses' steps, and not in epochs or tokens.
+
+    Between two acknowledgements their numbers then advance about as much as the losses' steps do;
+    with one acknowledgement only, the numbers themselves are compared.
+    """
+    pairs: list[tuple[int, int]] = []
+    last_step = 0
+    for event in events:
+        if event.kind == "loss":
+            last_step = event.step
+        else:
+            pairs.append((event.step, last_step))
+    if not pairs:
+        return False
+    (first_ack, first_loss), (last_ack, last_loss) = pairs[0], pairs[-1]
+    if last_loss == first_loss:
+        first_ack = first_loss = 0
+    return last_loss > first_loss and 0.5 < (last_ack - first_ack) / (last_loss - first_loss) < 2
 
 
 def _save_ends(run: _Run) -> tuple[int, ...]:
@@ -269,17 +311,10 @@ def _describe(
 ) -> tuple[Baseline, Trace | None]:
     trace = first.attempt.trace
     losses = losses_of(first.events)
-    promises = []
-    printed = 0
-    for event in first.events:
-        if event.kind == "loss":
-            printed += 1
-        else:
-            promises.append(Promise(event.step, printed, event.operation))
     return Baseline(
         losses=losses,
         shown=first.events,
-        promises=tuple(promises),
+        promises=promises_of(first.events),
         final=first.final,
         tree=first.tree,
         places=tuple(p for p in labelled.attempt.places if not is_output(p)),

@@ -11,7 +11,7 @@ from harness.baseline import Baseline
 from harness.campaign import Campaign
 from harness.cases import Case
 from harness.power.layer import power_layer
-from harness.runner import Outcome
+from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 
 
@@ -94,7 +94,7 @@ def kill_layer(run: Run) -> list[Outcome]:
 
 def double_layer(run: Run, killed: list[Outcome]) -> None:
     """A second and a third kill, in every resume behaviour that is new."""
-    seen: set[tuple[str, ...]] = set()
+    seen: set[Behaviour] = set()
     second = planning.deeper_cases(killed, seen=seen)
     outcomes = run.cases("double", second, run.bounds.second_kill)
     third = planning.deeper_cases(outcomes, seen=seen)

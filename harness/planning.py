@@ -3,10 +3,9 @@
 Pure, and in a fixed order. Where a layer is larger than its bound, places are taken evenly over
 the run, never cut off at the end, and the number left out is said.
 
-``double`` is planned from behaviour: a resumed attempt is characterised by the calls it made up to
-its first acknowledgement. Each behaviour that no earlier case showed is expanded once, with a
-second (or third) kill before each of its calls; crash states that make the resume behave alike
-need not be tried again.
+``double`` is planned from behaviour: a resumed attempt is characterised by the shape of the tree it
+found and the calls it made up to its first acknowledgement. Each behaviour that no earlier case
+showed is expanded once, with a second (or third) kill before each of its calls.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 from harness.baseline import Baseline
 from harness.cases import Case, kill_case
-from harness.runner import Outcome
+from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 
 SIGNALS = ("SIGTERM", "SIGINT")
@@ -118,7 +117,7 @@ def kill_cases(
     return [*cases, kill_case(subject.name, "kill", TriggerKind.AFTER_LAST_CALL, "end")]
 
 
-def deeper_cases(outcomes: Iterable[Outcome], *, seen: set[tuple[str, ...]]) -> list[Case]:
+def deeper_cases(outcomes: Iterable[Outcome], *, seen: set[Behaviour]) -> list[Case]:
     """One more kill, before each call of every resume behaviour that is new.
 
     ``outcomes`` are those of the depth before, in planning order; ``seen`` collects behaviours
@@ -129,10 +128,10 @@ def deeper_cases(outcomes: Iterable[Outcome], *, seen: set[tuple[str, ...]]) -> 
         if outcome.verdict != "pass" or not outcome.behaviours:
             continue
         behaviour = outcome.behaviours[-1]
-        if behaviour in seen or not behaviour:
+        if behaviour in seen or not behaviour.calls:
             continue
         seen.add(behaviour)
-        for place in behaviour:
+        for place in behaviour.calls:
             fault = Fault(TriggerKind.CALL, place, ActionKind.KILL)
             cases.append(
                 replace(outcome.case, layer="double", faults=(*outcome.case.faults, fault))

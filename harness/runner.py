@@ -5,6 +5,7 @@ and a last attempt resumes with none. What each attempt did becomes the oracle's
 whose fault was not seen to happen is inconclusive, never a pass.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,18 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How an attempt resumed: ``shape`` of the tree that it found, and the ``calls`` it made.
+
+    The shape has each path with its type, and for files whether they are empty; the calls are the
+    changing ones up to the first acknowledgement.
+    """
+
+    shape: tuple[str, ...]
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A case that ran. ``behaviours`` are, for each resumed attempt, the calls it made in order.
 
@@ -51,7 +64,7 @@ class Outcome:
     seconds: float
     timed_out: bool = False
     message: str = ""
-    behaviours: tuple[tuple[str, ...], ...] = ()
+    behaviours: tuple["Behaviour", ...] = ()
     resume_points: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     history: History | None = field(default=None, compare=False)
@@ -85,6 +98,7 @@ def _run(
 ) -> Outcome:
     steps: list[Step] = []
     attempts: list[Attempt] = []
+    shapes: list[tuple[str, ...]] = []
     missed: Fault | None = None
     for fault in (*case.faults, None):
         resuming = bool(steps)
@@ -109,6 +123,7 @@ def _run(
             copied(root, kept.state(len(steps)))
         if fault is None:
             break
+        shapes.append(_shape(root))
         if not attempt.fault_seen:
             missed = fault
             break
@@ -131,7 +146,8 @@ def _run(
         timed_out=any(s.timed_out for s in steps),
         message=f"the fault did not happen: {missed.describe()}" if missed else "",
         behaviours=tuple(
-            _behaviour(a, s.events) for a, s in zip(attempts[1:], steps[1:], strict=True)
+            Behaviour(shape, _calls(attempt, step.events))
+            for shape, attempt, step in zip(shapes, attempts[1:], steps[1:], strict=True)
         ),
         resume_points=attempts[-1].points if len(attempts) > 1 else (),
         attempts=tuple(attempts) if kept is not None else (),
@@ -226,7 +242,19 @@ def calls_before(found: Sequence[Event], kind: str, *, default: int) -> int:
     return next((e.calls_before for e in found if e.kind == kind), default)
 
 
-def _behaviour(attempt: Attempt, found: Sequence[Event]) -> tuple[str, ...]:
+def _shape(root: Path) -> tuple[str, ...]:
+    found = []
+    for directory, names, files in os.walk(root):
+        inside = os.path.relpath(directory, root)
+        found += [f"{inside}/{name}/" for name in names]
+        for name in files:
+            path = os.path.join(directory, name)
+            empty = not os.path.islink(path) and os.path.getsize(path) == 0
+            found.append(f"{inside}/{name}{' (empty)' if empty else ''}")
+    return tuple(sorted(found))
+
+
+def _calls(attempt: Attempt, found: Sequence[Event]) -> tuple[str, ...]:
     """The changing calls of a resumed attempt up to its first acknowledgement, or all of them."""
     places = changing(attempt.places)
     return places[: calls_before(found, "ack", default=len(places))]

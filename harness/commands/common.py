@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from harness.campaign import Options
 from harness.cases import LAYERS
+from harness.durable import fresh_directory
 from harness.duration import parse_duration
 from harness.errors import UsageError
 
@@ -124,10 +126,10 @@ def expanded(faults: tuple[str, ...], *, models: tuple[str, ...]) -> tuple[str, 
 
 def fresh_out(path: Path) -> Path:
     """The output directory, made; what an earlier run left there is moved aside, never lost."""
-    from harness.durable import fresh_directory
-
     try:
-        fresh_directory(path)
+        fresh = fresh_directory(path)
     except OSError as error:
         raise UsageError(f"--out {path}: cannot be written: {error}") from error
+    for note in fresh.notes():
+        print(f"durability: {note}", file=sys.stderr)
     return path

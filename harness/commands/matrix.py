@@ -4,6 +4,7 @@ import argparse
 import fnmatch
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
         chosen = chosen_mutants(directory, arguments.names, build=Path(build))
         for row in matrix(
             chosen,
-            options=_with_traces(options, temp_dir),
+            options=replace(options, trace_dir=f"{temp_dir}/traces"),
             executor=executor,
             progress=shown,
         ):
@@ -71,12 +72,6 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     show(rows, layers=options.faults)
     (out / "matrix.json").write_bytes(encode_pretty([as_json(row) for row in rows]))
     return 0 if all(row.ok for row in rows) else 1
-
-
-def _with_traces(options: Any, temp_dir: str) -> Any:
-    from dataclasses import replace
-
-    return replace(options, trace_dir=f"{temp_dir}/traces")
 
 
 def chosen_mutants(directory: Path, names: list[str], *, build: Path) -> list[mutants.Mutant]:

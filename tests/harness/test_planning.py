@@ -3,7 +3,7 @@
 from fault_injection.faults import ActionKind
 from harness import planning
 from harness.cases import Case
-from harness.runner import Outcome
+from harness.runner import Behaviour, Outcome
 from tests.harness.histories import a_baseline, a_subject
 
 SUBJECT = a_subject()
@@ -39,11 +39,13 @@ def test_points_of_the_resume_follow_a_first_kill() -> None:
 
 def outcome(place: str, *behaviours: tuple[str, ...], verdict: str = "pass") -> Outcome:
     case = planning.kill_cases(SUBJECT, a_baseline(places=(place,)))[0]
-    return Outcome(case, verdict, (), "", 0.1, behaviours=behaviours)
+    return Outcome(
+        case, verdict, (), "", 0.1, behaviours=tuple(Behaviour((), b) for b in behaviours)
+    )
 
 
 def test_each_new_behaviour_of_a_resume_is_killed_once_at_each_of_its_calls() -> None:
-    seen: set[tuple[str, ...]] = set()
+    seen: set[Behaviour] = set()
     outcomes = [
         outcome("a#1", ("unlink-t#1", "mkdir-t#1")),
         outcome("a#2", ("unlink-t#1", "mkdir-t#1")),
