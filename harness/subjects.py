@@ -275,6 +275,8 @@ def tinyllm_subject(
         train=train,
         resume=(*train, "--resume"),
         cwd=str(spec.resolve().parent),
+        # The checkout may move on while a campaign runs; that must not look like a violation.
+        env=(("TINYLLM_GIT_SHA", "0" * 40),),
         preload=tuple(tinyllm.PRELOAD),
         losses=Pattern(
             PROGRESS, r'"kind":"step",.*"step":(?P<step>\d+),.*"loss_bits":"(?P<loss>[0-9a-f]{8})"'
