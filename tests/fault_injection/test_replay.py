@@ -104,6 +104,20 @@ def test_a_hard_link_of_the_starting_tree_is_one_file(tmp_path: Path) -> None:
     assert (tmp_path / "a").samefile(tmp_path / "z")
 
 
+def test_a_replacing_rename_can_be_let_settle(tmp_path: Path) -> None:
+    """The call is made, on a file and on a directory; what it is good for, realfs shows."""
+    b = Build({"old": b"old", "empty": None})
+    b.create("new", NEW)
+    b.rename("new", "old")
+    b.mkdir("made")
+    b.rename("made", "empty")
+    lay_out(b.trace(), str(tmp_path))
+    with Replay(b.trace(), str(tmp_path), settles=True) as replay:
+        replay.run(5)
+    assert sorted(os.listdir(tmp_path)) == ["empty", "old"]
+    assert (tmp_path / "old").read_bytes() == NEW
+
+
 def test_what_cannot_be_done_again_is_named(tmp_path: Path) -> None:
     b = Build({"a": b"A"})
     b.rename("a", "c")
