@@ -48,7 +48,7 @@ def run_attempt(command: Command, settings: Settings) -> Attempt:
     if chosen is not None or settings.report_points:
         arming = Arming(points.parse_place(chosen) if chosen else None, settings.report_points)
     plan: forkstart.Plan | None = None
-    if settings.fork:
+    if settings.fork and command.call is None:
         found = forkstart.plan(command.argv, env=dict(command.env), cwd=command.cwd)
         if isinstance(found, str):
             return Attempt(start_error=f"cannot be forked: {found}")

@@ -12,11 +12,16 @@ Reads = Mapping[bytes, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as it is started: ``{root}`` substituted, the environment complete and sorted."""
+    """A command as it is started: ``{root}`` substituted, the environment complete and sorted.
+
+    With ``call`` the program is that function of this process, run in a fork of it: ``argv`` only
+    names it, ``env`` is not applied, and descriptors stay open (``fault_injection.forkcall``).
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: tuple[tuple[str, str], ...]
+    call: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 The child leaves the parent's session, is killed when the parent dies, gets ``/dev/null`` and two
 pipes for its standard streams, drops every other descriptor, and then either executes the command
-or, with a plan of :mod:`fault_injection.forkstart`, becomes the program itself. Under supervision
-it installs the seccomp filter last and hands its listener to the parent.
+or, with a plan of :mod:`fault_injection.forkstart`, becomes the program itself, or calls a function
+(:mod:`fault_injection.forkcall`, with all descriptors). Under supervision it installs the seccomp
+filter last and hands its listener to the parent.
 
 What goes wrong before the program runs comes back in words, over a socket that the program never
 sees; it is an error of the start, not of the program.
@@ -21,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from fault_injection import forkstart, points, processes
+from fault_injection import forkcall, forkstart, points, processes
 from fault_injection.settings import Command
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def start(
     """
     if plan is not None:
         forkstart.freeze()
+    if plan is not None or command.call is not None:
         for stream in (sys.stdout, sys.stderr):
             # What is buffered here must not be written once more by the child.
             if stream is not None and not stream.closed:
@@ -95,7 +97,7 @@ def start(
     if arming is not None:
         control, control_of_child = socket.socketpair()
     parent = os.getpid()
-    pid = _fork()
+    pid = fork()
     if pid == 0:
         child = _Child(command, plan, notify, arming, file_limit_bytes)
         _be_the_child(child, parent, theirs, control_of_child, out_write, err_write)
@@ -123,7 +125,8 @@ def start(
     return started
 
 
-def _fork() -> int:
+def fork() -> int:
+    """``os.fork`` that says nothing of the parent's threads."""
     if sys.version_info >= (3, 12):
         with warnings.catch_warnings():
             # A fork beside threads warns there; the child here runs none of their code.
@@ -173,11 +176,19 @@ def _be_the_child(
         os.dup2(null, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
-        _close_all_but({0, 1, 2, said, control_fd})
+        if child.command.call is None:
+            _close_all_but({0, 1, 2, said, control_fd})
+        else:
+            for fd in {handshake.detach(), stdout, stderr, null, out, err} - {0, 1, 2}:
+                os.close(fd)
         os.chdir(child.command.cwd)
         if child.file_limit_bytes is not None:
             limits = (child.file_limit_bytes, child.file_limit_bytes)
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        if child.command.call is not None:
+            _supervise(child.notify, said)
+            os.close(said)
+            forkcall.run(child.command.call)
         if child.plan is None:
             _execute(child, said, control_fd)
         _become(child, child.plan, said, control_fd)

@@ -4,7 +4,6 @@ A run's states are shared out among workers by crash place. Each worker keeps on
 so that what one model's states taught answers those of the next.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +13,19 @@ from fault_injection.crash_states import (
     PlaceCount,
     State,
     cause_of,
-    describe,
     enumerate_states,
 )
-from fault_injection.crash_states.describe import operation_words
-from fault_injection.trace import ROOT_INODE, Kind, Trace
+from fault_injection.trace import Trace
 from fault_injection.tracestore import load_trace
 from harness.baseline import Baseline
 from harness.evidence import Finding
 from harness.power.judge import Judge, shown_events
+from harness.power.reasons import lost_words, reason_of
 from harness.subjects import Subject
 
 CHECK_EVERY = 50
 CAUSES = 60
 FAILURES = 2000
-_VARIES = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,89 +158,15 @@ def _within(exploration: Exploration, place: int) -> bool:
 
 
 def _failure(state: State, findings: Sequence[Finding], judge: Judge, *, explain: bool) -> Failure:
-    cause = cause_of(state, judge.is_good) if explain else None
-    lost = describe(state)
-    crash = _crash_words(state)
-    if cause is None:
-        return Failure(
-            descriptor=state.descriptor(),
-            place=state.place_label,
-            findings=tuple(findings),
-            lost="; ".join(lost[:4]),
-            crash=crash,
-        )
-    trace = state.space.history.trace
-    words = operation_words(state.space.history)
-    first = trace.operations[cause.needed[0]] if cause.needed else None
-    needed_words = [words[i] for i in cause.needed]
+    reason = reason_of(state, cause_of(state, judge.is_good) if explain else None)
     return Failure(
         descriptor=state.descriptor(),
         place=state.place_label,
         findings=tuple(findings),
-        needs=missing_sync(trace, cause.needed, cause.before, words),
-        lost="; ".join(f"#{i} {words[i]}   not durable at the crash" for i in cause.needed[:4]),
-        crash=crash,
-        holds_if=cause.good.descriptor(),
-        site=first.site if first else "",
-        cause=_VARIES.sub(
-            "N",
-            f"{' and '.join(needed_words[:3])} before "
-            f"{words[cause.before] if cause.before >= 0 else 'the crash'}",
-        ),
+        needs=reason.needs,
+        lost=lost_words(reason.lost),
+        crash=reason.crash,
+        holds_if=reason.holds_if,
+        site=reason.site,
+        cause=reason.signature,
     )
-
-
-def _crash_words(state: State) -> str:
-    if state.place == 0:
-        return "before the first operation"
-    words = operation_words(state.space.history)
-    return f"after #{state.place - 1} {words[state.place - 1]}"
-
-
-def missing_sync(trace: Trace, needed: Sequence[int], before: int, words: Sequence[str]) -> str:
-    """Which fsync would have given the order, in words: of what, after what, before what."""
-    if not needed:
-        return ""
-    paths = last_paths(trace)
-    wanted: list[str] = []
-    for index in needed:
-        op = trace.operations[index]
-        if op.kind in (Kind.RENAME, Kind.EXCHANGE) and op.new_parent != op.parent:
-            targets = [op.new_parent, op.parent]
-        elif op.kind in (Kind.RENAME, Kind.EXCHANGE):
-            targets = [op.new_parent]
-        elif op.kind in (Kind.CREATE, Kind.MKDIR, Kind.LINK, Kind.SYMLINK, Kind.UNLINK, Kind.RMDIR):
-            targets = [op.parent]
-        else:
-            targets = [op.inode]
-        for target in targets:
-            name = f"fsync({paths.get(target, 'the file')})"
-            if name not in wanted:
-                wanted.append(name)
-    when = f"before `{words[before]}`" if before >= 0 else "before the crash"
-    return f"{' and '.join(wanted[:3])} after `{words[needed[-1]]}`, {when}"
-
-
-def last_paths(trace: Trace) -> dict[int, str]:
-    """The last name of each inode as a path relative to the root; the root is "the root"."""
-    names: dict[int, tuple[int, bytes]] = {}
-    for node in trace.start.values():
-        for name, inode in node.entries.items():
-            names[inode] = (node.inode, name)
-    for op in trace.operations:
-        if op.kind in (Kind.CREATE, Kind.MKDIR, Kind.SYMLINK, Kind.LINK) and op.name:
-            names[op.inode] = (op.parent, op.name)
-        elif op.kind is Kind.RENAME:
-            names[op.inode] = (op.new_parent, op.new_name)
-        elif op.kind is Kind.EXCHANGE:
-            names[op.inode] = (op.new_parent, op.new_name)
-            names[op.replaced] = (op.parent, op.name)
-    paths = {ROOT_INODE: "the root"}
-    for inode in names:
-        parts: list[str] = []
-        current = inode
-        while current != ROOT_INODE and current in names and len(parts) < 64:
-            current, name = names[current]
-            parts.append(name.decode("utf-8", "backslashreplace"))
-        paths[inode] = "/".join(reversed(parts))
-    return paths

@@ -1,0 +1,181 @@
+"""Why a crash state broke something, in words: which fsync was missing, between which operations.
+
+A cause (``crash_states.cause_of``) names the operations that had to be durable and the one that was
+too early. The fsync that was missing follows: of the file for its bytes, of the directory for its
+names. States that miss the same fsync share a signature, whichever operations each of them lost.
+
+Pure, and without the harness's heavier modules, for ``harness.explore``.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fault_injection.crash_states import Cause, State, describe
+from fault_injection.crash_states.describe import operation_words
+from fault_injection.crash_states.space import Space
+from fault_injection.crash_states.tree import show
+from fault_injection.trace import ROOT_INODE, FileType, Kind, Trace
+
+MAX_LOST = 4
+MAX_SYNCS = 3
+_VARIES = re.compile(r"\d+")
+_OF_NAMES = (
+    Kind.CREATE,
+    Kind.MKDIR,
+    Kind.LINK,
+    Kind.SYMLINK,
+    Kind.UNLINK,
+    Kind.RMDIR,
+    Kind.RENAME,
+    Kind.EXCHANGE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """``needs``: the missing fsync and where it belongs; ``lost``: what was not durable.
+
+    ``crash`` says where the crash fell, ``site`` which source line the fsync has to follow, when
+    that is known, ``holds_if`` is the descriptor of the state with what was needed put back.
+    ``signature`` is the same for all states that miss the same fsync; both are empty, as ``needs``
+    is, when there is no cause.
+    """
+
+    needs: str
+    lost: tuple[str, ...]
+    crash: str
+    site: str = ""
+    holds_if: str = ""
+    signature: str = ""
+
+
+def reason_of(state: State, cause: Cause | None) -> Reason:
+    """The reason in words; without a cause only what was lost and where."""
+    crash = crash_words(state)
+    if cause is None or not cause.needed:
+        return Reason(needs="", lost=describe(state), crash=crash)
+    space = state.space
+    words = operation_words(space.history)
+    last = space.history.trace.operations[cause.needed[-1]]
+    syncs = missing_syncs(space, cause.needed)
+    before = "the crash" if cause.before < 0 else f"#{cause.before} {_shown(space, cause.before)}"
+    kind = "the crash" if cause.before < 0 else _kind_of(space, cause.before)
+    return Reason(
+        needs=f"{_few(syncs)} between #{last.index} {words[last.index]} and {before}",
+        lost=tuple(f"#{i} {words[i]}   not durable at the crash" for i in cause.needed),
+        crash=crash,
+        site=last.site,
+        holds_if=cause.good.descriptor(),
+        signature=_VARIES.sub("N", f"{' and '.join(sorted(set(syncs)))} before {kind}"),
+    )
+
+
+def _few(syncs: Sequence[str]) -> str:
+    more = f" and {len(syncs) - MAX_SYNCS} more" if len(syncs) > MAX_SYNCS else ""
+    return " and ".join(syncs[:MAX_SYNCS]) + more
+
+
+def lost_words(lost: Sequence[str]) -> str:
+    """The first few of what was lost, on one line, with the number of the others."""
+    more = f"; and {len(lost) - MAX_LOST} more" if len(lost) > MAX_LOST else ""
+    return "; ".join(lost[:MAX_LOST]) + more
+
+
+def crash_words(state: State) -> str:
+    """Between which operations the power was lost."""
+    if state.place == 0:
+        return "before the first operation"
+    return f"after #{state.place - 1} {_shown(state.space, state.place - 1)}"
+
+
+def _shown(space: Space, index: int) -> str:
+    """An operation in words; what the world saw is an acknowledgement, with its whole line."""
+    if index not in space.seen:
+        return operation_words(space.history)[index]
+    line = line_ended_by(space.history.trace, index)
+    return f'the acknowledgement "{line}"' if line else "the acknowledgement"
+
+
+def _kind_of(space: Space, index: int) -> str:
+    if index in space.seen:
+        return "the acknowledgement"
+    op = space.history.trace.operations[index]
+    paths = paths_after(space.history.trace, index)
+    if op.kind in (Kind.RENAME, Kind.EXCHANGE):
+        return operation_words(space.history)[index]
+    name = show(op.name) if op.name else ""
+    return f"{op.kind} {paths.get(op.inode, name)}"
+
+
+def line_ended_by(trace: Trace, index: int) -> str:
+    """The last line of output that operation ``index`` completed, from as many writes as it took.
+
+    Writes without a line's end are looked at as far back as the line's beginning; at most 200
+    bytes are shown.
+    """
+    stream, text = trace.operations[index].stream, b""
+    for op in reversed(trace.operations[: index + 1]):
+        if op.kind is not Kind.OUTPUT or op.stream != stream:
+            continue
+        text = (trace.blobs.read(op.blob, 0, min(op.size, 4096)) if op.size else b"") + text
+        if b"\n" in text.rstrip(b"\n") or len(text) > 4096:
+            break
+    line = text.rstrip(b"\r\n").rpartition(b"\n")[2].strip()
+    return show(line[:200])
+
+
+def missing_syncs(space: Space, needed: Sequence[int]) -> list[str]:
+    """The fsyncs that would have made these operations durable, in words, each once, in order."""
+    trace, types = space.history.trace, space.history.types
+    paths = paths_after(trace, needed[-1])
+    found: list[str] = []
+    for index in needed:
+        for inode in _to_sync(trace, index):
+            directory = types.get(inode) is FileType.DIRECTORY
+            path = paths.get(inode, "the file")
+            name = f"{path}{_ending(directory, inode)}"
+            said = f"fsync({name})"
+            if said not in found:
+                found.append(said)
+    return found
+
+
+def _ending(directory: bool, inode: int) -> str:
+    return "" if not directory else " directory" if inode == ROOT_INODE else "/"
+
+
+def _to_sync(trace: Trace, index: int) -> tuple[int, ...]:
+    op = trace.operations[index]
+    if op.kind not in _OF_NAMES:
+        return (op.inode,)
+    if op.kind in (Kind.RENAME, Kind.EXCHANGE):
+        return tuple(dict.fromkeys((op.new_parent, op.parent)))
+    return (op.parent,) if op.parent >= 0 else (op.inode,)
+
+
+def paths_after(trace: Trace, index: int) -> dict[int, str]:
+    """The path of each inode, relative to the root, once operation ``index`` was done.
+
+    What has no name any more keeps its last one; the root is "the root".
+    """
+    names: dict[int, tuple[int, bytes]] = {}
+    for node in trace.start.values():
+        for name, inode in sorted(node.entries.items()):
+            names.setdefault(inode, (node.inode, name))
+    for op in trace.operations[: index + 1]:
+        if op.kind in (Kind.CREATE, Kind.MKDIR, Kind.SYMLINK, Kind.LINK) and op.name:
+            names[op.inode] = (op.parent, op.name)
+        elif op.kind in (Kind.RENAME, Kind.EXCHANGE):
+            names[op.inode] = (op.new_parent, op.new_name)
+            if op.kind is Kind.EXCHANGE:
+                names[op.replaced] = (op.parent, op.name)
+    paths = {ROOT_INODE: "the root"}
+    for inode in names:
+        parts: list[bytes] = []
+        current = inode
+        while current != ROOT_INODE and current in names and len(parts) < 64:
+            current, name = names[current]
+            parts.append(name)
+        paths[inode] = show(b"/".join(reversed(parts)))
+    return paths
