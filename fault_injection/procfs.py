@@ -231,6 +231,7 @@ def has_left(tid: int, number: int, args: tuple[int, ...]) -> bool | None:
         with open(f"/proc/{tid}/wchan", "rb") as file:
             return b"seccomp" in file.read(128)
     except (FileNotFoundError, ProcessLookupError):
-        return True
+        # Gone; or this kernel does not tell.
+        return None if os.path.exists(f"/proc/{tid}") else True
     except OSError:
         return None

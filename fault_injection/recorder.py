@@ -23,6 +23,7 @@ from fault_injection.filetree import FileTree
 from fault_injection.labels import Labeller, stable_names
 from fault_injection.pending import Draft, Pending, World
 from fault_injection.procfs import View, has_left
+from fault_injection.pysite import Sites
 from fault_injection.reads import NOTIFY as NOTIFY_READS
 from fault_injection.reads import Reads
 from fault_injection.requests import Request, refused
@@ -94,6 +95,7 @@ class Recorder:
             self._world = World(self._view, tree, spool)
             self._view.know(tree)
             self._decoders.update(calls.REFUSING)
+        self._sites = Sites() if spool is not None else None
         self._reads = Reads(self._view) if observe_reads else None
         if observe_reads:
             # Every open asks, so no condition on opens is left.
@@ -179,6 +181,8 @@ class Recorder:
             return
         self._clock += 1
         pending = Pending(request, notification.nr, notification.args, self._clock, place)
+        if self._sites is not None and place:
+            pending.site = self._sites.of(request.tid)
         if self._world is not None and request.kind is not None:
             try:
                 effects.prepare(self._world, pending)
