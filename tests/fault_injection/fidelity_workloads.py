@@ -18,6 +18,7 @@ BIG = b"b" * (1 << 20)
 PAGES = b"a" * 8192
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_WAIT_BEFORE = 1  # SYNC_FILE_RANGE_WAIT_BEFORE
 
 
 def prepare(root: str) -> None:
@@ -54,6 +55,21 @@ def _rename(source: str, target: str, before: Before) -> None:
     os.rename(source, target)
 
 
+def _settle(path: str) -> None:
+    """Wait for the writing that a replacing rename started: what a later commit finds.
+
+    Without it ext4 may commit the name before the data, which is a race.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        everything = ctypes.c_int64(0)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.sync_file_range(descriptor, everything, everything, _WAIT_BEFORE) != 0:
+            raise OSError(ctypes.get_errno(), "sync_file_range")
+    finally:
+        os.close(descriptor)
+
+
 def _fsync_directory(path: str, before: Before) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -88,6 +104,7 @@ def both_synced(root: str, before: Before) -> None:
 def replace(root: str, before: Before) -> None:
     _create(f"{root}/tmp", NEW, before)
     _rename(f"{root}/tmp", f"{root}/old", before)
+    _settle(f"{root}/old")
 
 
 def one_megabyte(root: str, before: Before) -> None:

@@ -83,8 +83,14 @@ def test_only_what_was_forced_survives_a_cut(prepared: tuple[Volume, Image]) -> 
 
 
 def test_more_survives_once_the_file_system_has_committed(prepared: tuple[Volume, Image]) -> None:
+    file_system = prepared[0].file_system
     found = {name: _after(*prepared, name, committed=True) for name in COMMITTED}
-    assert found == COMMITTED | COMMITTED_BY[prepared[0].file_system]
+    if file_system == "btrfs":
+        # btrfs starts to write at the rename, as ext4 does, and nothing tells when it is done:
+        # the commit has the old length or the new one.
+        assert found.pop("replace") in ({"old": NEW}, {"old": b""})
+        found["replace"] = COMMITTED["replace"]
+    assert found == COMMITTED | COMMITTED_BY[file_system]
 
 
 def test_an_fsync_of_something_clean_commits_all_on_ext4_only(
