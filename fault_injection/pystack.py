@@ -140,7 +140,7 @@ class _Code:
 
 
 def thread_with(tid: int, newest: int, offset: int) -> int:
-    """The state of thread ``tid``. A fork's main thread may bear its parent's number: the oldest."""
+    """The state of thread ``tid``. A fork's main one may bear its parent's number: the oldest."""
     oldest = thread = newest
     for _ in range(_MAX_THREADS):
         if not thread:
