@@ -55,12 +55,15 @@ def _rename(source: str, target: str, before: Before) -> None:
     os.rename(source, target)
 
 
-def _settle(path: str) -> None:
-    """Wait for the writing that a replacing rename started: what a later commit finds.
+def settle(root: str) -> None:
+    """Wait for the writing that a rename over ``old`` started: what a later commit finds.
 
-    Without it ext4 may commit the name before the data, which is a race.
+    To be called right before a cut. Without it ext4 may commit the name before the data, a race.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(f"{root}/old", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         everything = ctypes.c_int64(0)
         libc = ctypes.CDLL(None, use_errno=True)
@@ -104,7 +107,6 @@ def both_synced(root: str, before: Before) -> None:
 def replace(root: str, before: Before) -> None:
     _create(f"{root}/tmp", NEW, before)
     _rename(f"{root}/tmp", f"{root}/old", before)
-    _settle(f"{root}/old")
 
 
 def one_megabyte(root: str, before: Before) -> None:

@@ -79,6 +79,7 @@ def _cut_before_call(on: Volume, name: str, place: int, *, committed: bool) -> i
 
     with contextlib.suppress(_PowerIsGone):
         work.WORKLOADS[name](on.path, before)
+    work.settle(on.path)
     on.cut(committed=committed)
     on.remount()
     return made

@@ -35,6 +35,7 @@ def _after(made: Volume, image: Image, name: str, *, committed: bool) -> dict[st
     """What changed, against the starting tree, when power was lost at the end of a workload."""
     made.reset(image)
     work.WORKLOADS[name](made.path, lambda: None)
+    work.settle(made.path)
     made.cut(committed=committed)
     made.remount()
     left = tree(made.path)
