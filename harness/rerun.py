@@ -10,11 +10,9 @@ from pathlib import Path
 from fault_injection.attempt import Attempt
 from fault_injection.crash_states import (
     State,
-    Status,
     enumerate_states,
     materialize,
     rebuild,
-    timeline,
 )
 from fault_injection.crash_states.describe import operation_words
 from fault_injection.crash_states.space import space_of
@@ -28,18 +26,10 @@ from harness.power.explore import Exploration, prepare
 from harness.report.timeline import Read, Step, Timeline
 from harness.results import FAIL, PASS
 from harness.runner import Kept, Outcome, run_case
+from harness.state_timeline import steps_of
 from harness.subjects import Subject
 
 MAX_READS = 60
-_STATUS = {
-    Status.DURABLE: "durable",
-    Status.LOST: "lost",
-    Status.PARTLY: "partial",
-    Status.SEEN: "seen",
-    Status.SYNC: "durable",
-    Status.AFTER: "after",
-    Status.NO_EFFECT: "durable",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +108,11 @@ def rerun_state(exploration: Exploration, case: Case, scratch: Path, directory: 
         attempts=(attempt,),
         history=history,
     )
-    steps = tuple(
-        Step(index=x.index, text=x.words, status=_STATUS[x.status], note=x.detail, site=x.site)
-        for x in timeline(state)
-    )
     return KeptRun(
         outcome,
         Timeline(
             title=case.id,
-            steps=steps,
+            steps=steps_of(state),
             crash=f"power lost after {state.place_label}",
             reads=_reads(attempt),
             outcome=_words(outcome),
