@@ -19,6 +19,7 @@ from fault_injection.trace import ROOT_INODE, FileType, Kind, Trace
 
 MAX_LOST = 4
 MAX_SYNCS = 3
+_ADVICE = "write a new file, sync it, and rename it over the old one"
 _VARIES = re.compile(r"\d+")
 _OF_NAMES = (
     Kind.CREATE,
@@ -38,8 +39,8 @@ class Reason:
 
     ``crash`` says where the crash fell, ``site`` which source line the fsync has to follow, when
     that is known, ``holds_if`` is the descriptor of the state with what was needed put back.
-    ``signature`` is the same for all states that miss the same fsync; both are empty, as ``needs``
-    is, when there is no cause.
+    ``signature`` is the same for all states that miss the same fsync. Without a cause these four
+    are empty.
     """
 
     needs: str
@@ -59,15 +60,23 @@ def reason_of(state: State, cause: Cause | None) -> Reason:
     words = operation_words(space.history)
     last = space.history.trace.operations[cause.needed[-1]]
     syncs = missing_syncs(space, cause.needed)
-    before = "the crash" if cause.before < 0 else f"#{cause.before} {_shown(space, cause.before)}"
-    kind = "the crash" if cause.before < 0 else _kind_of(space, cause.before)
+    if cause.before < 0 and last.index >= state.place - 1:
+        needs = (
+            f"#{last.index} {words[last.index]} to be atomic; an fsync cannot make it so: {_ADVICE}"
+        )
+        signature = f"atomic {last.kind} of {' and '.join(sorted(syncs))}"
+    else:
+        at = cause.before
+        before = "the crash" if at < 0 else f"#{at} {_shown(space, at)}"
+        needs = f"{_few(syncs)} between #{last.index} {words[last.index]} and {before}"
+        signature = " and ".join(sorted(syncs))
     return Reason(
-        needs=f"{_few(syncs)} between #{last.index} {words[last.index]} and {before}",
+        needs=needs,
         lost=tuple(f"#{i} {words[i]}   not durable at the crash" for i in cause.needed),
         crash=crash,
         site=last.site,
         holds_if=cause.good.descriptor(),
-        signature=_VARIES.sub("N", f"{' and '.join(sorted(set(syncs)))} before {kind}"),
+        signature=_VARIES.sub("N", signature),
     )
 
 
@@ -95,17 +104,6 @@ def _shown(space: Space, index: int) -> str:
         return operation_words(space.history)[index]
     line = line_ended_by(space.history.trace, index)
     return f'the acknowledgement "{line}"' if line else "the acknowledgement"
-
-
-def _kind_of(space: Space, index: int) -> str:
-    if index in space.seen:
-        return "the acknowledgement"
-    op = space.history.trace.operations[index]
-    paths = paths_after(space.history.trace, index)
-    if op.kind in (Kind.RENAME, Kind.EXCHANGE):
-        return operation_words(space.history)[index]
-    name = show(op.name) if op.name else ""
-    return f"{op.kind} {paths.get(op.inode, name)}"
 
 
 def line_ended_by(trace: Trace, index: int) -> str:

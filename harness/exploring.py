@@ -1,0 +1,337 @@
+"""What ``explore`` does in its child: set up, record, enumerate, check, explain.
+
+Each distinct state is checked once, in a fork of its own: the state's tree lies at the path at
+which the workload ran, because programs remember absolute paths. A state is known by its tree, and
+by what had been printed where the check asks for that; all models share what is known.
+"""
+
+import os
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fault_injection.attempt import Attempt, Command, Settings, run_attempt
+from fault_injection.crash_states import (
+    LayoutError,
+    PlaceCount,
+    State,
+    VisibleTree,
+    cause_of,
+    enumerate_states,
+    materialize,
+)
+from fault_injection.crash_states.describe import operation_words
+from fault_injection.crash_states.space import space_of
+from fault_injection.trace import FileType, Kind, Trace
+from harness.errors import CannotJudge
+from harness.isolated import in_fork
+from harness.power.reasons import line_ended_by, reason_of
+from harness.report.clean import one_line, printable
+from harness.report.timeline import Step, Timeline, as_text
+from harness.scratch import emptied
+from harness.state_timeline import steps_of
+
+MAX_VIOLATIONS = 200  # of one model; all are counted
+MAX_EXPLAINED = 6  # of one model, the smallest
+MAX_LEFT = 8
+_BEAT_EVERY_S = 0.5
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_CHANGES_NOTHING = (Kind.OUTPUT, Kind.META, Kind.FSYNC, Kind.FDATASYNC, Kind.SYNC)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to explore. ``told``: the check takes the printed lines as a second argument."""
+
+    setup: Callable[[Path], object] | None
+    workload: Callable[[Path], object]
+    check: Callable[..., object]
+    told: bool
+    models: tuple[str, ...]
+    seed: int
+    bound: int
+    root: Path
+    spool: Path
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One model: distinct crash ``states``, ``failed`` of them, the crash ``places``.
+
+    ``sampled``: a place had more states than the bound, and some were left out.
+    """
+
+    states: int
+    failed: int
+    places: int
+    sampled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One state on which the check failed.
+
+    ``error`` is what the check said, on one line, ``traceback`` all of it. ``lost`` are the
+    operations that were not durable, ``crash`` says where the crash fell, ``left`` what lay in the
+    tree, ``told`` what had been printed. ``explained`` ones also have ``needs`` (the missing fsync,
+    between which operations; empty when no fsync mends it), its source line ``site``, and ``steps``
+    (every operation and what became of it). ``signature`` is alike where the same fsync misses.
+    """
+
+    model: str
+    place: str
+    error: str
+    traceback: str
+    lost: tuple[str, ...]
+    crash: str
+    left: tuple[str, ...]
+    told: tuple[str, ...] = ()
+    needs: str = ""
+    site: str = ""
+    signature: str = ""
+    steps: tuple[Step, ...] = ()
+    explained: bool = False
+
+    def lines(self) -> list[str]:
+        """For people: what failed, the order that was needed, what was durable and what not."""
+        site = f"      {self.site}" if self.site else ""
+        pairs = [
+            ("needs", self.needs + site if self.needs else ""),
+            *(("lost", lost) for lost in self.lost[:MAX_LEFT]),
+            ("crash", self.crash),
+            ("left", ", ".join(self.left) or "nothing"),
+            ("printed", " | ".join(self.told)),
+            ("note", self._note()),
+        ]
+        said = [f"  FAIL under {self.model}: {one_line(self.error)}"]
+        said += [f"    {label:<8}{one_line(text, limit=600)}" for label, text in pairs if text]
+        if not self.steps:
+            return said
+        drawn = Timeline(title="", steps=self.steps, crash=self.crash)
+        return [*said, *("  " + line for line in as_text(drawn).splitlines()[1:])]
+
+    def _note(self) -> str:
+        if self.lost:
+            return ""
+        if self.crash.startswith("before"):
+            return "nothing was lost: the check fails on the tree that setup left"
+        return "nothing was lost: a kill at this place does the same, and no fsync mends it"
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What came of it; see ``Exploration``."""
+
+    violations: tuple[Violation, ...]
+    counts: tuple[tuple[str, Count], ...]
+    checks: int
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """What a check said of a state that it did not like."""
+
+    error: str
+    traceback: str = ""
+
+
+@dataclass(slots=True)
+class _Checks:
+    """The check, remembered by state."""
+
+    plan: Plan
+    lines: tuple[str, ...]
+    beat: Callable[[], None]
+    known: dict[tuple[str, int], _Wrong | None] = field(default_factory=dict)
+    heard_s: float = 0.0
+
+    def wrong(self, state: State) -> _Wrong | None:
+        """What is wrong with a state, or None."""
+        if time.monotonic() - self.heard_s > _BEAT_EVERY_S:
+            self.beat()
+            self.heard_s = time.monotonic()
+        if state.identity not in self.known:
+            self.known[state.identity] = self._checked(state)
+        return self.known[state.identity]
+
+    def is_good(self, state: State) -> bool:
+        """Whether the check passes."""
+        return self.wrong(state) is None
+
+    def _checked(self, state: State) -> _Wrong | None:
+        plan = self.plan
+        try:
+            materialize(state.tree(), str(emptied(plan.root)))
+        except LayoutError as error:
+            raise CannotJudge(f"a crash state cannot be laid out: {error}") from error
+        told = list(self.lines[: state.outputs])
+        ended = in_fork(lambda _: _asked(plan, told), silence_s=plan.timeout_s)
+        self.beat()
+        if ended.problem:
+            return _Wrong(f"the check {ended.problem}")
+        return ended.value
+
+
+def _asked(plan: Plan, told: list[str]) -> _Wrong | None:
+    try:
+        answer = plan.check(plan.root, told) if plan.told else plan.check(plan.root)
+        if answer is None or answer:
+            return None
+    except BaseException as error:
+        said = "".join(traceback.format_exception(error))
+        return _Wrong(_in_a_line(error), printable(said, limit=20_000))
+    return _Wrong(f"the check returned {answer!r}")
+
+
+def _in_a_line(error: BaseException) -> str:
+    """The exception, and the last line that is neither the library's nor an installed package's."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)] or frames
+    message = str(error).strip() or (own[-1].line or "" if own else "")
+    first = f": {message.splitlines()[0]}" if message else ""
+    name = os.path.basename(own[-1].filename) if own else ""
+    where = f"   at {name}:{own[-1].lineno} {own[-1].name}()" if own else ""
+    return f"{type(error).__name__}{first}{where}"
+
+
+def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
+    """All of it. Raises CannotJudge, and what setup raises."""
+    if plan.setup is not None:
+        plan.setup(plan.root)
+        beat()
+    trace = _recorded(plan)
+    ends, lines = _printed(trace) if plan.told else ((), ())
+    checks = _Checks(plan, lines, beat)
+    counts: list[tuple[str, Count]] = []
+    violations: list[tuple[int, int, Violation]] = []
+    for number, model in enumerate(plan.models):
+        count, failing = _failing(plan, trace, model, ends, checks)
+        counts.append((model, count))
+        for position, (size, state) in enumerate(failing):
+            violation = _violation(state, checks, explain=position < MAX_EXPLAINED)
+            violations.append((size, number, violation))
+    violations.sort(key=lambda one: one[:2])
+    words = operation_words(space_of(trace, plan.models[0], ends).history)
+    return Explored(
+        violations=tuple(violation for _, _, violation in violations),
+        counts=tuple(counts),
+        checks=len(checks.known),
+        operations=tuple(words),
+    )
+
+
+def _recorded(plan: Plan) -> Trace:
+    attempt = run_attempt(
+        Command(("the workload",), os.getcwd(), (), call=lambda: plan.workload(plan.root)),
+        Settings(str(plan.root), timeout_s=plan.timeout_s, record_to=str(plan.spool)),
+    )
+    for stream, output in ((sys.stdout, attempt.stdout), (sys.stderr, attempt.stderr)):
+        stream.write(output.decode(errors="backslashreplace"))
+    problem = _why_not(attempt, plan)
+    if problem:
+        raise CannotJudge(problem)
+    assert attempt.trace is not None
+    if all(op.kind in _CHANGES_NOTHING for op in attempt.trace.operations):
+        raise CannotJudge(
+            "the workload changed nothing below the path that it was given; there is no crash "
+            "state to look at"
+        )
+    return attempt.trace
+
+
+def _why_not(attempt: Attempt, plan: Plan) -> str:
+    """Why the recording is of no use; empty when it is."""
+    if attempt.start_error:
+        return f"the workload could not be started: {attempt.start_error}"
+    if attempt.untraceable:
+        return f"the workload cannot be traced: {attempt.untraceable}"
+    if attempt.timed_out:
+        return f"the workload did not end within {plan.timeout_s:g} s"
+    if attempt.bounded:
+        return f"the workload was stopped: {attempt.bounded}"
+    if attempt.exit_code != 0:
+        said = printable(attempt.stderr.decode(errors="replace")).rstrip()
+        how = f"exit {attempt.exit_code}" if attempt.signal is None else f"signal {attempt.signal}"
+        return f"the workload failed by itself, without any crash ({how}):\n{said}"
+    if attempt.left_behind:
+        left = ", ".join(attempt.left_behind)
+        return f"the workload left processes behind; what they would write is not known: {left}"
+    return ""
+
+
+def _printed(trace: Trace) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The operations that ended a line on stdout, and all the lines in order.
+
+    Lines that one write ended together are one entry of the first and are known by their text.
+    """
+    ends: list[int] = []
+    lines: list[str] = []
+    for op in trace.operations:
+        if op.kind is Kind.OUTPUT and op.stream == "stdout" and op.size:
+            data = trace.blobs.read(op.blob, 0, op.size)
+            if b"\n" in data:
+                ends.append(op.index)
+                lines.append(line_ended_by(trace, op.index))
+    return tuple(ends), tuple(lines)
+
+
+def _failing(
+    plan: Plan, trace: Trace, model: str, ends: tuple[int, ...], checks: _Checks
+) -> tuple[Count, list[tuple[int, State]]]:
+    """The model's failing states with their sizes, the smallest first, and the counts."""
+    places: list[PlaceCount] = []
+    failing: list[tuple[int, State]] = []
+    states = 0
+    for state in enumerate_states(
+        trace, model=model, seed=plan.seed, bound=plan.bound, outputs=ends, counts=places
+    ):
+        states += 1
+        if not checks.is_good(state):
+            failing.append((len(state.lost()) + len(state.data), state))
+    failing.sort(key=lambda one: (one[0], one[1].place))
+    sampled = any(place.sampled for place in places)
+    count = Count(states=states, failed=len(failing), places=len(places), sampled=sampled)
+    return count, failing[:MAX_VIOLATIONS]
+
+
+def _violation(state: State, checks: _Checks, *, explain: bool) -> Violation:
+    wrong = checks.wrong(state)
+    assert wrong is not None
+    reason = reason_of(state, cause_of(state, checks.is_good) if explain else None)
+    return Violation(
+        model=state.space.model.name,
+        place=state.place_label,
+        error=wrong.error,
+        traceback=wrong.traceback,
+        lost=reason.lost,
+        crash=reason.crash,
+        left=_left(state.tree()),
+        told=checks.lines[: state.outputs],
+        needs=reason.needs,
+        site=reason.site,
+        signature=reason.signature,
+        steps=steps_of(state) if explain else (),
+        explained=explain,
+    )
+
+
+def _left(tree: VisibleTree) -> tuple[str, ...]:
+    """What lies in a tree, an entry a path."""
+    said: list[str] = []
+    for path, entry in sorted(tree.entries.items())[: MAX_LEFT + 1]:
+        name = path.decode("utf-8", "backslashreplace")
+        if entry.type is FileType.DIRECTORY:
+            said.append(f"{name}/")
+        elif entry.content is not None:
+            said.append(f"{name} ({entry.content.size} bytes)")
+        else:
+            said.append(f"{name} ({entry.type})")
+    if len(tree.entries) > MAX_LEFT:
+        said[MAX_LEFT:] = [f"and {len(tree.entries) - MAX_LEFT} more"]
+    return tuple(said)
