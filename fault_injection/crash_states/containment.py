@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from fault_injection.crash_states.content import Content, ContentStore, cut
 from fault_injection.crash_states.forms import PAGE_BYTES, SECTOR_BYTES
-from fault_injection.crash_states.models import Context, each_bit
-from fault_injection.crash_states.space import Space, is_allowed, space_of
+from fault_injection.crash_states.history import Slot
+from fault_injection.crash_states.models import BTRFS, Context, each_bit
+from fault_injection.crash_states.space import Space, space_of
 from fault_injection.crash_states.tree import Entry, VisibleTree, show
-from fault_injection.trace import ROOT_INODE, FileType, Trace
+from fault_injection.trace import ROOT_INODE, FileType, Kind, Trace
 
 _MOST_STEPS = 200_000
 _WINDOW_BYTES = 64 << 10
@@ -75,14 +76,16 @@ class _Search:
     listings: dict[bytes, list[bytes]] = field(default_factory=dict)
     ups: dict[int, int] = field(default_factory=dict)
     matched: dict[tuple[object, ...], str | None] = field(default_factory=dict)
+    orders: dict[int, int] = field(default_factory=dict)
 
     def run(self) -> str | None:
         for path in self.tree.entries:
             above, _, name = path.rpartition(b"/")
             self.listings.setdefault(above, []).append(name)
+        self.orders = _orders(self.space, self.context)
         # What is guaranteed is there whatever the order says of it.
         for bit in each_bit(self.context.applied & ~self.context.guaranteed):
-            for need in each_bit(self.space.orders[bit] & self.context.applied):
+            for need in each_bit(self.orders[bit]):
                 self.ups[need] = self.ups.get(need, 0) | 1 << bit
         goals = self._goals_of(b"", ROOT_INODE, None)
         start = _Branch(goals, self.context.guaranteed, 0, (), 0)
@@ -145,12 +148,29 @@ class _Search:
             if count:
                 bit = chain[count - 1]
                 if not self.context.guaranteed >> bit & 1:
-                    inside |= self.space.orders[bit] & self.context.applied
+                    inside |= self.orders[bit]
                 value = dict(history.names[bit].sets)[slot]
             if count < len(chain):
                 outside |= self.ups.get(chain[count], 0) | 1 << chain[count]
             if not inside & outside:
                 yield value, inside, outside
+            if count < len(chain) and self._may_leave(chain[count], slot):
+                # The name stayed although the rename happened; what came to it later did not.
+                outside = branch.outside
+                outside |= self.ups.get(chain[count + 1], 0) if count + 1 < len(chain) else 0
+                if not inside & outside:
+                    yield value, inside, outside
+
+    def _may_leave(self, bit: int, slot: Slot) -> bool:
+        """Whether the slot is the old name of a rename across directories that may leave it."""
+        name_op = self.space.history.names[bit]
+        op = self.space.history.trace.operations[name_op.index]
+        return (
+            self.space.model.leaves_old_name
+            and op.kind is Kind.RENAME
+            and len(name_op.directories) > 1
+            and slot == (op.parent, op.name)
+        )
 
     def _differs(self, real: Entry | None, inode: int, inside: int) -> str | None:
         """Why the real entry cannot be this inode; None when it can."""
@@ -184,9 +204,10 @@ class _Search:
         return self.matched[key]
 
     def _holds(self, branch: _Branch) -> bool:
-        """Whether the operations decided to be in, and no others, explain the whole tree."""
-        if not is_allowed(self.space, self.context, branch.inside):
-            return False
+        """Whether the operations decided to be in, and no others, explain the whole tree.
+
+        They are an allowed set as they are: each came in with all that it needs.
+        """
         for path, inode in branch.files:
             problem = self._bytes_differ(self.tree.entries[path], inode, branch.inside)
             if problem is not None:
@@ -194,6 +215,24 @@ class _Search:
                     self.best = (branch.met, f"{show(path)}: {problem}")
                 return False
         return True
+
+
+def _orders(space: Space, context: Context) -> dict[int, int]:
+    """By bit, what must be durable with it at this place.
+
+    btrfs logs all names of an inode when it logs one: those may be there without what came before.
+    The enumeration, which needs one order for all places, does not try that.
+    """
+    history = space.history
+    inode_of = {op.bit: history.trace.operations[op.index].inode for op in history.names}
+    logged: set[int] = set()
+    if space.model is BTRFS:
+        logged = {inode_of[bit] for bit in each_bit(context.guaranteed)}
+    return {
+        bit: (history.names[bit].down_name if inode_of[bit] in logged else space.orders[bit])
+        & context.applied
+        for bit in each_bit(context.applied)
+    }
 
 
 def bytes_differ(
@@ -218,9 +257,16 @@ def bytes_differ(
     problem = _length_differs(real.size, sizes, tears=space.model.tears)
     if problem is not None:
         return problem
+    # A change of length by itself (truncate, fallocate) is metadata: it needs no bytes. The models
+    # that never show a length without its bytes allow zeros up to there.
+    operations = history.trace.operations
+    empty = real.size if space.model.grows_empty else 0
+    for index, version in zip(pending, versions[1:], strict=True):
+        if operations[index].kind is not Kind.WRITE:
+            empty = max(empty, version.size)
     for start in range(0, real.size, _WINDOW_BYTES):
         end = min(start + _WINDOW_BYTES, real.size)
-        at = _window_differs(space, versions, start, store.read(real, start, end))
+        at = _window_differs(space, versions, start, store.read(real, start, end), empty)
         if at >= 0:
             return f"byte {at} of {real.size} is of no version since the last sync"
     return None
@@ -235,25 +281,28 @@ def _length_differs(size: int, sizes: list[int], *, tears: bool) -> str | None:
     return f"is {size} bytes long, and may be {', '.join(map(str, sizes))} or pages between"
 
 
-def _window_differs(space: Space, versions: list[Content], start: int, real: bytes) -> int:
-    """The first offset in this window whose bytes no version explains; -1: all are explained."""
+def _window_differs(
+    space: Space, versions: list[Content], start: int, real: bytes, empty: int
+) -> int:
+    """The first offset in this window whose bytes no version explains; -1: all are explained.
+
+    A version explains bytes beyond its end, as zeros, only below ``empty``.
+    """
     model = space.model
     unit = SECTOR_BYTES if model.tears else PAGE_BYTES
     smallest = min(version.size for version in versions)
     # The newest first: it nearly always explains everything. Read only as far as needed.
     texts: list[bytes] = []
-    ends: list[int] = []
     left = list(range(0, len(real), unit))
     for version in reversed(versions):
         pieces = cut(version, start, start + len(real))
         text = space.history.store.read(Content(pieces, len(real)))
         texts.append(text)
-        ends.append(version.size)
         left = [
             at
             for at in left
             if real[at : at + unit] != text[at : at + unit]
-            or not (model.grows_empty or version.size > start + at)
+            or start + at >= max(version.size, empty)
         ]
         if not left:
             return -1

@@ -132,6 +132,8 @@ def _data_status(state: State, op: Operation) -> tuple[Status, str]:
         return Status.DURABLE, ""
     kind, _, rest = form.name.partition("#")
     index = int(rest.partition("@")[0]) if rest else -1
+    if kind == "sizes":
+        return (Status.LOST if op.kind is Kind.WRITE else Status.DURABLE), ""
     if kind == "without":
         return (Status.LOST if op.index == index else Status.DURABLE), ""
     if index >= 0 and op.index < index:

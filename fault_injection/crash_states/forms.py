@@ -3,6 +3,7 @@
 For one file: ``covered`` operations are there, ``pending`` ones need not be. Always possible are
 *whole* (all of them) and *lost* (none). Between them, by model:
 
+sizes      every change of length (truncate, fallocate) is there, no write is
 after      the first few operations whole, the later ones lost
 cut        within an operation, at a page: what lies before is there, the rest is not
 tail       an append that begins inside a page: the old bytes, then zeros to that page's end
@@ -86,11 +87,15 @@ def _candidates(
         return
     lost = history.content(inode, covered)
     yield "lost", lost, f"lost: {lost.size} bytes, as of the last sync"
+    operations = history.trace.operations
+    lengths = tuple(i for i in pending if operations[i].kind is not Kind.WRITE)
+    if lengths:
+        sized = history.content(inode, (*covered, *lengths))
+        yield "sizes", sized, f"{sized.size} bytes long, without the bytes that were written"
     steps = _a_few(pending[:-1])
     for index in steps:
         kept = history.content(inode, (*covered, *(i for i in pending if i <= index)))
         yield f"after#{index}", kept, f"{kept.size} bytes, as after #{index}"
-    operations = history.trace.operations
     for index in sorted({pending[-1], max(pending, key=lambda i: (operations[i].size, i))}):
         before = history.content(inode, (*covered, *(i for i in pending if i < index)))
         yield from _within(model, operations[index], before, lost.size)

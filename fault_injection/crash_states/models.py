@@ -23,8 +23,14 @@ btrfs
 kill
     Everything is durable: the page cache survives.
 
-A sync of something clean forces nothing, under every model. sync and syncfs cover everything. A
-sync counts from the place at which it has returned, and covers what had returned when it began.
+A sync of something clean forces nothing, under every model. sync and syncfs cover everything. An
+O_SYNC or O_DSYNC write syncs its own bytes and not earlier ones of the file; of names it says what
+a sync of the file says. A sync counts from the place at which it has returned, and covers what had
+returned when it began.
+
+A rename is atomic, with one exception that real btrfs shows: after an fsync of only its new
+directory, a file may be found under its old name in the other directory as well. The containment
+check knows this (``leaves_old_name``); the enumeration does not try it.
 
 Not covered: journal modes, nodelalloc, noauto_da_alloc; bytes that hit the disk without any sync
 are pending for ever.
@@ -38,6 +44,8 @@ from fault_injection.crash_states.history import (
     DATA_KINDS,
     SYNC_KINDS,
     History,
+    NameOp,
+    Slot,
     happened_before,
 )
 from fault_injection.trace import FileType, Kind, Operation
@@ -57,7 +65,7 @@ class Model:
 
     ``tears``: within an operation, at any place. ``grows_empty``: a length that grew without its
     bytes. ``flushes_replacing_rename``: the data of a renamed file is durable with a rename that
-    replaced another.
+    replaced another. ``leaves_old_name``: a rename across directories may leave the old name.
     """
 
     name: str
@@ -65,13 +73,26 @@ class Model:
     tears: bool
     grows_empty: bool
     flushes_replacing_rename: bool
+    leaves_old_name: bool
 
 
-KILL = Model("kill", Order.ALL, tears=False, grows_empty=False, flushes_replacing_rename=False)
-POSIX = Model("posix", Order.NAME, tears=True, grows_empty=True, flushes_replacing_rename=False)
-EXT4 = Model("ext4", Order.TIME, tears=False, grows_empty=True, flushes_replacing_rename=True)
-XFS = Model("xfs", Order.TIME, tears=False, grows_empty=False, flushes_replacing_rename=False)
-BTRFS = Model("btrfs", Order.TIME, tears=False, grows_empty=False, flushes_replacing_rename=False)
+def _model(
+    name: str,
+    order: Order,
+    *,
+    tears: bool = False,
+    grows_empty: bool = False,
+    flushes_replacing_rename: bool = False,
+    leaves_old_name: bool = False,
+) -> Model:
+    return Model(name, order, tears, grows_empty, flushes_replacing_rename, leaves_old_name)
+
+
+KILL = _model("kill", Order.ALL)
+POSIX = _model("posix", Order.NAME, tears=True, grows_empty=True, leaves_old_name=True)
+EXT4 = _model("ext4", Order.TIME, grows_empty=True, flushes_replacing_rename=True)
+XFS = _model("xfs", Order.TIME)
+BTRFS = _model("btrfs", Order.TIME, leaves_old_name=True)
 MODELS: Mapping[str, Model] = {m.name: m for m in (KILL, POSIX, EXT4, XFS, BTRFS)}
 
 
@@ -148,6 +169,11 @@ def _covers(sync: Operation, op: Operation) -> bool:
     return op.index == sync.index or happened_before(op, sync)
 
 
+def _covers_data(sync: Operation, op: Operation) -> bool:
+    """The same for content: the kernel syncs only the range that an O_SYNC write wrote."""
+    return op.index == sync.index if sync.synced else _covers(sync, op)
+
+
 def _data_covered(
     history: History,
     sync: Operation,
@@ -160,7 +186,7 @@ def _data_covered(
     for inode in sorted(pending) if sync.kind is Kind.SYNC else (sync.inode,):
         if inode not in pending:
             continue
-        done = tuple(i for i in pending[inode] if _covers(sync, operations[i]))
+        done = tuple(i for i in pending[inode] if _covers_data(sync, operations[i]))
         if not done:
             continue
         now_covered[inode] = tuple(sorted((*covered.get(inode, ()), *done)))
@@ -241,9 +267,8 @@ def _journal(history: History, sync: Operation, before: int, synced_in: Mapping[
 
 
 def _btrfs(history: History, sync: Operation, before: int, synced_in: Mapping[int, int]) -> int:
-    del synced_in
     operations = history.trace.operations
-    result = 0
+    result = _posix(history, sync, before, synced_in)
     for bit in each_bit(before):
         name_op = history.names[bit]
         op = operations[name_op.index]
@@ -253,25 +278,32 @@ def _btrfs(history: History, sync: Operation, before: int, synced_in: Mapping[in
         arrives = op.kind is Kind.RENAME and sync.inode == op.new_parent
         if its_names or arrives or name_op.directories == (sync.inode,):
             result |= name_op.down_name
-    return _with_directories(history, result, before)
+    return _with_directories(history, sync, result, before)
 
 
-def _with_directories(history: History, bits: int, before: int) -> int:
-    """``bits`` and the creation of every directory that their names lie in."""
-    made = {
-        history.trace.operations[op.index].inode: op
-        for op in history.names
-        if before >> op.bit & 1 and history.trace.operations[op.index].kind is Kind.MKDIR
-    }
-    grown = bits
-    while True:
-        for bit in each_bit(grown):
-            for directory in history.names[bit].directories:
-                if directory in made:
-                    grown |= made[directory].down_name
-        if grown == bits:
-            return bits
-        bits = grown
+def _with_directories(history: History, sync: Operation, bits: int, before: int) -> int:
+    """``bits`` and the creation of the directories in which the synced inode has its names now.
+
+    Names that it had earlier need theirs no more: one end of an exchange, or of a rename, may be in
+    a directory that is not there.
+    """
+    operations = history.trace.operations
+    holder: dict[Slot, int] = {}
+    made: dict[int, NameOp] = {}
+    for bit in each_bit(before):
+        name_op = history.names[bit]
+        holder.update(name_op.sets)
+        if operations[name_op.index].kind is Kind.MKDIR:
+            made[operations[name_op.index].inode] = name_op
+    needed = [slot[0] for slot, inode in holder.items() if inode == sync.inode]
+    if sync.inode in made:
+        needed.append(sync.inode)
+    while needed:
+        maker = made.pop(needed.pop(), None)
+        if maker is not None:
+            bits |= maker.down_name
+            needed.append(operations[maker.index].parent)
+    return bits
 
 
 _RULES: Mapping[str, Callable[[History, Operation, int, Mapping[int, int]], int]] = {

@@ -24,10 +24,15 @@ def _can_hold(build: Build, name: str) -> bool:
     return "/" not in name or _exists(build, name.partition("/")[0])
 
 
+def start_build() -> Build:
+    """Two durable files, one of them in a directory."""
+    return Build({"a": b"old a", "d": None, "d/a": b"o" * 4500})
+
+
 @st.composite
 def builds(draw: st.DrawFn, most_operations: int = 8) -> Build:
-    """A build of up to ``most_operations`` operations on a start tree of two durable files."""
-    build = Build({"a": b"old a", "d": None, "d/a": b"o" * 4500})
+    """A build of up to ``most_operations`` operations on the start tree."""
+    build = start_build()
     for _ in range(draw(st.integers(1, most_operations))):
         _one(draw, build)
     return build
