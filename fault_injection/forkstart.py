@@ -18,7 +18,6 @@ import functools
 import gc
 import itertools
 import os
-import random
 import runpy
 import signal
 import sys
@@ -196,7 +195,6 @@ def _forget_the_parent(chosen: Plan, env: Mapping[str, str]) -> None:
     if (tracker := loaded("multiprocessing.resource_tracker")) is not None:
         # A tracker of the parent is no child of ours, and its descriptor is closed.
         tracker._resource_tracker._fd = tracker._resource_tracker._pid = None
-    random.seed()
     if hasattr(threading, "_counter"):
         threading._counter = itertools.count(1).__next__
     # What the parent wants removed at its own end (temporary directories) is not ours to remove.
@@ -281,6 +279,8 @@ def _report(error: BaseException) -> None:
         trace = trace.tb_next
     error = error.with_traceback(trace)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         sys.excepthook(type(error), error, trace)
     except SystemExit as of_the_hook:

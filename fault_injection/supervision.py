@@ -8,6 +8,7 @@ changes the tree runs between the decision and the death, since nobody is answer
 
 import contextlib
 import os
+import re
 import select
 import sys
 import time
@@ -32,6 +33,7 @@ _PAUSE_TICK_S = 0.001
 _RESERVE_BYTES = 256 << 20
 _LINE_LIMIT_BYTES = 1 << 16
 _READ_BYTES = 1 << 16
+_POINT = re.compile(r"(hit|at) ([^\s#]+) ([1-9][0-9]{0,9})", re.ASCII)
 
 
 class Supervision:
@@ -200,12 +202,13 @@ class Supervision:
         *lines, rest = (self._control + data).split(b"\n")
         self._control = rest[-_LINE_LIMIT_BYTES:]
         for line in lines:
-            words = line.decode(errors="replace").split(" ")
-            if len(words) == 3 and words[0] in ("hit", "at"):
-                place = f"{words[1]}#{words[2]}"
-                self.watched.append(self.watched.points, place, "points")
-                if words[0] == "at":
-                    self._on_point(place)
+            # The program could write here too: what is no such line is passed over.
+            found = _POINT.fullmatch(line.decode(errors="replace"))
+            if found is not None:
+                what, name, hit = found.groups()
+                self.watched.append(self.watched.points, f"{name}#{hit}", "points")
+                if what == "at":
+                    self._on_point(f"{name}#{hit}")
         return bool(data)
 
     def _on_point(self, place: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 import textwrap
+import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,7 +34,13 @@ def python(directory: Path, source: str, *words: str, env: dict[str, str] | None
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
-    """The target of the tests' worker: runs what it is sent until the connection closes."""
+    """The target of the tests' worker: runs what it is sent until the connection closes.
+
+    It had a thread of its own once, as a process that has been in use.
+    """
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
     while True:
         asked: tuple[Command, Settings] = connection.recv()
         try:

@@ -3,15 +3,17 @@
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from fault_injection import processes, supervision
+from fault_injection import processes, striking, supervision
 from fault_injection.attempt import Attempt, Seen, Settings, run_attempt
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 
 from .attempts import alive_with, command, python
+from .test_processes import until
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: subreapers")
 
@@ -155,6 +157,88 @@ def test_while_it_is_held_at_the_fault_others_may_look(tmp_path: Path) -> None:
     attempt = run_attempt(python(tmp_path, source), settings(tmp_path, fault, at_fault=look))
     assert found == [["before", "program.py"]]
     assert attempt.fault_seen
+
+
+def test_a_program_that_was_dead_before_the_kill_was_not_killed_by_it(tmp_path: Path) -> None:
+    """Somebody else ends it while it is held: that is no evidence of our fault."""
+
+    def end_it() -> None:
+        (child,) = processes.children(os.getpid())
+        os.kill(child, signal.SIGTERM)
+        until(lambda: processes.state_of(child) == "Z")
+
+    source = "from fault_injection.points import point; point('here')"
+    attempt = run_attempt(
+        python(tmp_path, source), settings(tmp_path, Fault(POINT, "here#1"), at_fault=end_it)
+    )
+    assert (attempt.signal, attempt.fault_seen) == (signal.SIGTERM, False)
+
+
+@LINUX
+def test_all_of_the_tree_is_told_to_die_before_anything_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a child could go on for as long as the main process takes to die."""
+    found: list[bool] = []
+    has_ended = striking.Striker.has_ended
+
+    def spy(striker: striking.Striker) -> bool:
+        if signals:
+            found.append(all(map(_is_dying, striker.tree())))
+        return has_ended(striker)
+
+    signals: list[int] = []
+    signal_all = processes.signal_all
+
+    def noticed(pids: Iterable[int], number: int) -> list[int]:
+        signals.append(number)
+        return signal_all(pids, number)
+
+    monkeypatch.setattr(striking.Striker, "has_ended", spy)
+    monkeypatch.setattr(processes, "signal_all", noticed)
+    fault = Fault(POINT, "step.begun#1", KILL)
+    attempt = run_attempt(python(tmp_path, POINTS), settings(tmp_path, fault))
+    assert attempt.fault_seen
+    assert found[0]
+    assert signals[0] == signal.SIGKILL
+
+
+def _is_dying(pid: int) -> bool:
+    """Dead, gone, or with SIGKILL pending."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
+    return fields["State"][0] in "ZX" or bool(pending >> (signal.SIGKILL - 1) & 1)
+
+
+def test_only_the_armed_point_counts_whatever_is_written_to_the_channel(tmp_path: Path) -> None:
+    source = """
+        import os
+        from fault_injection.points import ENV_CONTROL_FD, point
+        point("a")
+        fd = int(os.environ[ENV_CONTROL_FD])
+        os.write(fd, b"at b 1\\nat a 7\\nnonsense\\n\\n\\xff\\xfe 1 2\\nat a x\\nhit c 1\\n")
+        print(len(os.read(fd, 1)), flush=True)
+        """
+    attempt = run_attempt(python(tmp_path, source), settings(tmp_path, Fault(POINT, "a#2")))
+    assert (attempt.exit_code, attempt.fault_seen, attempt.stdout) == (0, False, b"1\n")
+    assert attempt.points == ("b#1", "a#7", "c#1")
+
+
+@LINUX
+def test_nothing_is_left_when_what_looks_at_the_fault_fails(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the file system is gone")
+
+    asked = python(tmp_path, POINTS)
+    with pytest.raises(OSError, match="the file system is gone"):
+        run_attempt(asked, settings(tmp_path, Fault(POINT, "step.begun#1"), at_fault=fail))
+    assert alive_with(str(tmp_path)) == []
+    assert processes.children(os.getpid()) == []
+    assert not processes.is_subreaper()
 
 
 HANDLES = """

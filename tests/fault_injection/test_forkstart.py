@@ -1,8 +1,10 @@
 """A program that is forked must not be able to tell: each is run both ways and compared."""
 
+import importlib.machinery
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +19,17 @@ from .attempts import ENVIRONMENT, Remote, command, python, script
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: subreapers")
 
 
+# What a preloaded trainer brings along, and what remembers something of its process.
+PRELOAD = ["numpy.random", "tempfile", "logging", "multiprocessing.resource_tracker", "asyncio"]
+
+
 @pytest.fixture(scope="module")
 def remote() -> Iterator[Remote]:
     """A clean worker to fork from, of the environment that the programs get."""
     with guarded() as guard:
         target = "tests.fault_injection.attempts:serve"
-        yield Remote(guard.start_workers(target, 1, env=ENVIRONMENT)[0])
+        (worker,) = guard.start_workers(target, 1, env=ENVIRONMENT, preload=PRELOAD)
+        yield Remote(worker)
 
 
 _ADDRESS = re.compile("0x[0-9a-f]+")
@@ -111,6 +118,26 @@ PROGRAMS = {
         print("done")
         raise SystemExit(4)
     """,
+    "a busy daemon thread": """
+        # While modules are destroyed no other thread runs any more.
+        import threading
+        open("mine.py", "w").write(
+            "import os, time\\n"
+            "class Slow:\\n"
+            "    def __del__(self, sleep=time.sleep, say=os.write):\\n"
+            "        before = self.count[0]; sleep(0.05)\\n"
+            "        say(1, b'%d' % (self.count[0] == before))\\n"
+            "slow = Slow()\\n"
+        )
+        import mine
+        mine.slow.count = count = [0]
+        began = threading.Event()
+        def work():
+            began.set()
+            while True: count[0] += 1
+        threading.Thread(target=work, daemon=True).start()
+        began.wait()
+    """,
     "a failing thread": """
         import threading
         t = threading.Thread(target=lambda: 1 / 0, name="T"); t.start(); t.join()
@@ -184,7 +211,8 @@ PROGRAMS = {
     """,
     "warnings and logging": """
         import warnings, logging
-        print(warnings.filters)
+        # A preloaded library has added its own, as it would when it is imported.
+        print([f for f in warnings.filters if "numpy" not in repr(f)])
         warnings.warn("w"); warnings.warn("d", DeprecationWarning)
         logging.warning("l"); logging.info("unseen")
     """,
@@ -315,6 +343,31 @@ def test_a_fork_changes_nothing_in_the_process_that_forked(remote: Remote, tmp_p
     settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=True)
     outputs = [remote.run(asked, settings).stdout for _ in range(2)]
     assert outputs == [b"None False 0\n"] * 2
+
+
+def test_a_module_written_by_the_program_is_found_although_the_parent_looked_before(
+    tmp_path: Path,
+) -> None:
+    """The parent has listed the directory; its time of change says that nothing has changed."""
+    source = """
+        import os
+        before = os.stat(".")
+        open("fresh_module.py", "w").close()
+        os.utime(".", ns=(before.st_atime_ns, before.st_mtime_ns))
+        import fresh_module
+        """
+    asked = python(tmp_path, source, env=dict(os.environ))
+    assert importlib.machinery.PathFinder.find_spec("absent", [str(tmp_path)]) is None
+    attempt = run_attempt(asked, Settings(str(tmp_path), 20, supervise=False, fork=True))
+    assert (attempt.exit_code, attempt.stderr) == (0, b"")
+
+
+def test_what_the_parent_removes_at_its_end_is_not_removed_by_a_fork(tmp_path: Path) -> None:
+    asked = python(tmp_path, "print('ended')", env=dict(os.environ))
+    with tempfile.TemporaryDirectory() as ours:
+        attempt = run_attempt(asked, Settings(str(tmp_path), 20, supervise=False, fork=True))
+        assert attempt.stdout == b"ended\n"
+        assert os.path.isdir(ours)
 
 
 REFUSED = {
