@@ -123,12 +123,12 @@ def _run(
             copied(root, kept.state(len(steps)))
         if fault is None:
             break
-        shapes.append(_shape(root))
         if not attempt.fault_seen:
             missed = fault
             break
         if fault.action is ActionKind.PAUSE or (steps[-1].succeeded and not kills(fault)):
             break
+        shapes.append(_shape(root))
     history = History(
         subject=subject,
         layer=case.layer,
