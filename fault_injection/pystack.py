@@ -6,7 +6,7 @@ has them (``pylayout``), moved by the difference of the load addresses. Its thre
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import iter_unpack
 
 from fault_injection.pylines import line_of
@@ -94,7 +94,7 @@ class StackReader:
             entry = self._code(tid, code, base) if code else None
             if entry is not None:
                 offset = raw[layout.instruction // 8] - code - layout.bytecode
-                yield entry.filename, entry.qualname, line_of(entry.table, entry.line, offset)
+                yield entry.filename, entry.qualname, _line(entry, offset)
             frame = raw[layout.previous // 8]
 
     def _thread(self, tid: int) -> tuple[int, int]:
@@ -137,6 +137,14 @@ class _Code:
     qualname: str
     line: int
     table: bytes
+    lines: dict[int, int] = field(default_factory=dict)  # by offset, those met so far
+
+
+def _line(code: _Code, offset: int) -> int:
+    line = code.lines.get(offset)
+    if line is None:
+        line = code.lines[offset] = line_of(code.table, code.line, offset)
+    return line
 
 
 def thread_with(tid: int, newest: int, offset: int) -> int:

@@ -1,8 +1,8 @@
 """Where recorded bytes go: a directory of blobs, equal content once, little of it in memory.
 
 Small blobs are appended to one file, ``small.bin``, and found by an index in memory that is
-written to ``small.json`` in the end. Large ones are files of their own, named by their sha256. A
-thread hashes them, and copies them where that can wait, beside the recorded program. It lives from
+written to ``small.json`` in the end. Large ones are files of their own, named by their sha256. Two
+threads hash them, and copy them where that can wait, beside the recorded program. They live from
 the first large blob to :meth:`Spool.flush`: nothing may fork in between.
 """
 
@@ -21,7 +21,8 @@ from fault_injection import seccomp
 
 SMALL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
-_WAITING = 64  # how many blobs the thread may lag behind before the recording waits for it
+_THREADS = 2
+_WAITING = 256  # how many blobs the threads may lag behind before the recording waits for them
 
 
 class Ticket:
@@ -64,7 +65,7 @@ class Spool:
         self._large = 0
         self._buffer: ctypes.Array[ctypes.c_char] | None = None
         self._queue: queue.Queue[_Job | None] = queue.Queue(_WAITING)
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._error: OSError | None = None
 
     @classmethod
@@ -134,7 +135,7 @@ class Spool:
         return self._later(_Job(Ticket("", stored), path))
 
     def add_file_later(self, source: int, offset: int, size: int) -> Ticket:
-        """As ``add_file``, by the thread, which closes ``source``; its bytes must stay so long."""
+        """As ``add_file``, by a thread, which closes ``source``; its bytes must stay so long."""
         if size <= SMALL_BYTES:
             try:
                 return self.add_file(source, offset, size)
@@ -158,11 +159,8 @@ class Spool:
             os.close(source)
 
     def flush(self) -> None:
-        """Wait until every key is known, end the thread, write the index. May be called again."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+        """Wait until every key is known, end the threads, write the index. May be called again."""
+        self._end_threads()
         self._buffer = None
         if self._error is not None:
             raise self._error
@@ -174,10 +172,7 @@ class Spool:
 
     def close(self) -> None:
         """Give the descriptor back; the directory stays."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+        self._end_threads()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -221,7 +216,7 @@ class Spool:
         os.rename(part, path)
         return path
 
-    # The thread.
+    # The threads.
 
     def _chunk(self) -> "ctypes.Array[ctypes.c_char]":
         if self._buffer is None:
@@ -234,11 +229,20 @@ class Spool:
         return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def _later(self, job: _Job) -> Ticket:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="blobs")
-            self._thread.start()
+        if not self._threads:
+            for number in range(_THREADS):
+                thread = threading.Thread(target=self._work, name=f"blobs-{number}")
+                thread.start()
+                self._threads.append(thread)
         self._queue.put(job)
         return job.ticket
+
+    def _end_threads(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
 
     def _work(self) -> None:
         buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -264,11 +268,8 @@ class Spool:
             finally:
                 os.close(job.source)
         job.ticket.key = digest.hexdigest()
-        final = os.path.join(self._blobs, job.ticket.key)
-        if os.path.exists(final):
-            os.unlink(job.path)
-        else:
-            os.rename(job.path, final)
+        # Of equal blobs made at the same time the last stays: they are the same bytes.
+        os.rename(job.path, os.path.join(self._blobs, job.ticket.key))
 
     def wait_for_hashes(self) -> None:
         """Wait until every key so far is known."""

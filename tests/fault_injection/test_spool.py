@@ -238,14 +238,14 @@ def test_names_that_two_recordings_do_not_share_are_written_as_one(tmp_path: Pat
     spool.close()
 
 
-def test_the_thread_ends_with_the_flush(tmp_path: Path) -> None:
+def test_the_threads_end_with_the_flush(tmp_path: Path) -> None:
     """Whoever forks after a recording forks one thread."""
     import threading
 
     before = threading.active_count()
     spool = Spool(str(tmp_path))
     spool.add(LARGE)
-    assert threading.active_count() == before + 1
+    assert threading.active_count() == before + 2
     spool.flush()
     assert threading.active_count() == before
     spool.add(LARGE)
