@@ -2,10 +2,11 @@
 
 Exit codes: 0 done (or nothing to do), 2 the command line, the spec or a refused resume, 3 another
 process trains this run, 4 nothing to resume from, 5 storage failed, 6 a release was refused, 7 a
-value that should be saved is not finite, 130 and 143 stopped by SIGINT or SIGTERM.
+value that should be saved is not finite, 8 a directory is no model that can be run, 130 and 143
+stopped by SIGINT or SIGTERM.
 
-torch is imported only by ``train``; the signals are watched from before that, since importing it
-takes longer than many a grace period's half.
+torch is imported only by ``train``, ``generate`` and ``classify``; in ``train`` the signals are
+watched from before that, since importing it takes longer than many a grace period's half.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tinyllm import inspect
+from tinyllm import engine_cli, inspect, release_cli
 from tinyllm.errors import StorageFailed, TinyllmError
 from tinyllm.signals import stop_on_signals
 
@@ -78,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.set_defaults(command=_train)
     inspect.add_parsers(subparsers)
+    release_cli.add_parsers(subparsers)
+    engine_cli.add_parsers(subparsers)
     return parser
 
 

@@ -57,6 +57,12 @@ class ReleaseRefused(TinyllmError):
     exit_code = 6
 
 
+class ModelUnusable(TinyllmError):
+    """A directory does not verify, or what is in it is not a model that can be run."""
+
+    exit_code = 8
+
+
 def storage_failed(path: str, action: str, error: OSError) -> StorageFailed:
     """``error`` as a :class:`StorageFailed`: "<path>: cannot <action>: No space left (ENOSPC)"."""
     number = error.errno or 0

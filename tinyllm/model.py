@@ -2,8 +2,8 @@
 
 The shape is that of GPT-2: token and position embeddings, blocks of causal attention and a
 two-layer perceptron, each behind a layer norm and added to the stream, a last norm, and a head.
-Parameters are a dictionary from name to F32 tensor; :func:`shapes` is the one list of them, in the
-order in which they are made, trained and saved. Nothing here reads or changes torch's global
+Parameters are a dictionary from name to F32 tensor; :mod:`tinyllm.shapes` is the one list of them,
+in the order in which they are made, trained and saved. Nothing here reads or changes torch's global
 generator: the initial values are keyed by the seed, dropout by (seed, step), so there is no hidden
 generator that a checkpoint would have to save.
 
@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinyllm.shapes import shapes as shapes
 from tinyllm.spec import ModelConfig
 
 INITIAL_DEVIATION = 0.02
@@ -32,29 +33,6 @@ class Dropout:
 
     rate: float
     generator: torch.Generator
-
-
-def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter, in order."""
-    width = config.width
-    result: dict[str, tuple[int, ...]] = {
-        "embed.tokens": (config.vocab_size, width),
-        "embed.positions": (config.context, width),
-    }
-    for layer in range(config.layers):
-        block = f"blocks.{layer}"
-        result[f"{block}.attention.norm.weight"] = (width,)
-        result[f"{block}.attention.norm.bias"] = (width,)
-        result[f"{block}.attention.qkv.weight"] = (3 * width, width)
-        result[f"{block}.attention.out.weight"] = (width, width)
-        result[f"{block}.mlp.norm.weight"] = (width,)
-        result[f"{block}.mlp.norm.bias"] = (width,)
-        result[f"{block}.mlp.up.weight"] = (4 * width, width)
-        result[f"{block}.mlp.down.weight"] = (width, 4 * width)
-    result["norm.weight"] = (width,)
-    result["norm.bias"] = (width,)
-    result["head.weight"] = (config.vocab_size, width)
-    return result
 
 
 def is_hidden_matrix(name: str) -> bool:
@@ -100,6 +78,19 @@ def logits(
     dropout: Dropout | None = None,
 ) -> Tensor:
     """F32 logits, shape (batch, length, vocab), for int64 ``tokens`` of shape (batch, length)."""
+    last = hidden(parameters, tokens, config=config, precision=precision, dropout=dropout)
+    return F.linear(last, parameters["head.weight"].to(last.dtype)).float()
+
+
+def hidden(
+    parameters: Mapping[str, Tensor],
+    tokens: Tensor,
+    *,
+    config: ModelConfig,
+    precision: str = "f32",
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """What the head is put on: the stream after the last norm, (batch, length, width)."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
     def linear(x: Tensor, name: str) -> Tensor:
@@ -118,9 +109,9 @@ def logits(
         qkv = linear(norm(stream, f"{block}.attention.norm"), f"{block}.attention.qkv")
         mixed = attend(qkv, heads=config.heads)
         stream = stream + drop(linear(mixed, f"{block}.attention.out"), dropout)
-        hidden = F.gelu(linear(norm(stream, f"{block}.mlp.norm"), f"{block}.mlp.up"))
-        stream = stream + drop(linear(hidden, f"{block}.mlp.down"), dropout)
-    return linear(norm(stream, "norm"), "head").float()
+        wide = F.gelu(linear(norm(stream, f"{block}.mlp.norm"), f"{block}.mlp.up"))
+        stream = stream + drop(linear(wide, f"{block}.mlp.down"), dropout)
+    return norm(stream, "norm")
 
 
 def attend(qkv: Tensor, *, heads: int) -> Tensor:

@@ -12,8 +12,19 @@ MANIFEST_SCHEMA = "manifest.schema.json"
 TRAINER_STATE_SCHEMA = "trainer-state.schema.json"
 PROGRESS_SCHEMA = "progress.schema.json"
 GENERATION_SCHEMA = "generation-config.schema.json"
+EVAL_SCHEMA = "eval-result.schema.json"
+HEAD_SCHEMA = "linear-head.schema.json"
+LEDGER_SCHEMA = "ledger-row.schema.json"
 
-SCHEMAS = (GENERATION_SCHEMA, MANIFEST_SCHEMA, PROGRESS_SCHEMA, TRAINER_STATE_SCHEMA)
+SCHEMAS = (
+    EVAL_SCHEMA,
+    GENERATION_SCHEMA,
+    HEAD_SCHEMA,
+    LEDGER_SCHEMA,
+    MANIFEST_SCHEMA,
+    PROGRESS_SCHEMA,
+    TRAINER_STATE_SCHEMA,
+)
 
 
 def load_schema(name: str) -> dict[str, Any]:

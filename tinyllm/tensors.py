@@ -67,20 +67,26 @@ def lay_out(tensors: Sequence[tuple[str, "Tensor"]], *, metadata: Mapping[str, s
             "data_offsets": [offset, offset + size],
         }
         offset += size
-    entries["__metadata__"] = dict(metadata)
-    text = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    header = encode_header(entries, metadata=metadata)
+    return Layout(
+        header=header,
+        tensors=tuple(tensor for _, tensor in ordered),
+        size_bytes=len(header) + offset,
+        copies=not all(tensor.is_contiguous() for _, tensor in ordered),
+    )
+
+
+def encode_header(entries: Mapping[str, object], *, metadata: Mapping[str, str]) -> bytes:
+    """The length field and the JSON for ``entries`` (dtype, shape and data_offsets by name)."""
+    document = {**entries, "__metadata__": dict(metadata)}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(
-            f"the header of {len(ordered)} tensors takes {len(text)} bytes; "
+            f"the header of {len(entries)} tensors takes {len(text)} bytes; "
             f"readers of the format refuse more than {MAX_HEADER_BYTES}"
         )
-    return Layout(
-        header=len(text).to_bytes(8, "little") + text,
-        tensors=tuple(tensor for _, tensor in ordered),
-        size_bytes=8 + len(text) + offset,
-        copies=not all(tensor.is_contiguous() for _, tensor in ordered),
-    )
+    return len(text).to_bytes(8, "little") + text
 
 
 def pieces(layout: Layout) -> Iterator[bytes | memoryview]:

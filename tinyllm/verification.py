@@ -39,6 +39,7 @@ from tinyllm.manifest import (
     CheckpointManifest,
     FileEntry,
     Manifest,
+    ReleaseManifest,
     decode_manifest,
 )
 from tinyllm.paths import MANIFEST, parse_step_name
@@ -46,7 +47,9 @@ from tinyllm.state import decode_state
 from tinyllm.tensor_files import FORMAT_NAME, read_metadata
 
 # Files whose content is kept while they are hashed; longer ones are hashed only.
-SMALL_FILES = frozenset({CONFIG_FILE, GENERATION_FILE, STATE_FILE, TOKENIZER_FILE})
+SMALL_FILES = frozenset(
+    {CONFIG_FILE, GENERATION_FILE, STATE_FILE, TOKENIZER_FILE, "tokenizer_config.json"}
+)
 MAX_SMALL_BYTES = 64 << 20
 
 _SUBDIRECTORIES = ("evals", "heads")
@@ -103,9 +106,16 @@ class _Checked:
 
 
 def verify_directory(
-    path: str, *, parent: Directory | None = None, keep_open: Collection[str] = ()
+    path: str,
+    *,
+    parent: Directory | None = None,
+    keep_open: Collection[str] = (),
+    unhashed: Collection[str] = (),
 ) -> Verdict:
-    """Verify the directory ``path`` (a name in ``parent`` where one is given)."""
+    """Verify the directory ``path`` (a name in ``parent`` where one is given).
+
+    ``unhashed`` are files whose sha256 the caller compares himself, while he copies them.
+    """
     full = path if parent is None else parent.at(path)
     flags = OPEN_DIRECTORY if parent is not None else OPEN_DIRECTORY & ~os.O_NOFOLLOW
     try:
@@ -113,7 +123,7 @@ def verify_directory(
     except OSError as error:
         return Verdict(full, None, (_not_a_directory(full, error),))
     try:
-        verdict = _verify_open(Directory(fd, full), keep_open)
+        verdict = _verify_open(Directory(fd, full), keep_open, unhashed)
         if any(p.errno == errno.ENOENT for p in verdict.problems) and _is_gone(full, fd):
             gone = Problem("", "was removed while it was being read", errno.ENOENT)
             return Verdict(full, verdict.manifest, (gone,))
@@ -138,17 +148,26 @@ def _is_gone(path: str, fd: int) -> bool:
         return True
 
 
-def _verify_open(directory: Directory, keep_open: Collection[str]) -> Verdict:
+def _verify_open(
+    directory: Directory, keep_open: Collection[str], unhashed: Collection[str]
+) -> Verdict:
     manifest, problem = _read_manifest(directory)
     if manifest is None or problem is not None:
         return Verdict(directory.path, None, (problem,) if problem else ())
-    problems = _wrong_step(directory, manifest) + _unlisted(directory, manifest)
+    problems = _wrong_place(directory, manifest) + _unlisted(directory, manifest)
     hold = set(keep_open) | {OPTIMIZER_FILE}
     jobs = [
-        partial(_check_file, directory, name, manifest.files[name], hold=name in hold)
+        partial(
+            _check_file,
+            directory,
+            name,
+            manifest.files[name],
+            hold=name in hold,
+            hashed=name not in unhashed,
+        )
         for name in sorted(manifest.files)
     ]
-    size_bytes = sum(entry.size for entry in manifest.files.values())
+    size_bytes = sum(e.size for name, e in manifest.files.items() if name not in unhashed)
     checked = dict(
         zip(sorted(manifest.files), side_by_side(jobs, size_bytes=size_bytes), strict=True)
     )
@@ -174,7 +193,17 @@ def _read_manifest(directory: Directory) -> tuple[Manifest | None, Problem | Non
         return None, Problem(MANIFEST, str(error) if data else "is empty")
 
 
-def _wrong_step(directory: Directory, manifest: Manifest) -> list[Problem]:
+def _wrong_place(directory: Directory, manifest: Manifest) -> list[Problem]:
+    """A step directory is of its step; what stands in ``models/<id>/<version>`` is that release."""
+    model, version = directory.path.split(os.sep)[-2:] if os.sep in directory.path else ("", "")
+    above = os.path.basename(os.path.dirname(os.path.dirname(directory.path)))
+    if isinstance(manifest, ReleaseManifest) and above == "models":
+        is_of = (manifest.model_id, manifest.version)
+        # A name with a dot first is one that a release has while it is made.
+        if is_of == (model, version) or version.startswith("."):
+            return []
+        reason = f"is of {'/'.join(is_of)}, in the directory of {model}/{version}"
+        return [Problem(MANIFEST, reason)]
     step = parse_step_name(os.path.basename(directory.path))
     if step is None or (isinstance(manifest, CheckpointManifest) and manifest.step == step):
         return []
@@ -202,7 +231,9 @@ def _unlisted(directory: Directory, manifest: Manifest) -> list[Problem]:
     return [Problem(ascii(n)[1:-1], "is not in the manifest") for n in sorted(set(found) - listed)]
 
 
-def _check_file(directory: Directory, name: str, entry: FileEntry, *, hold: bool) -> _Checked:
+def _check_file(
+    directory: Directory, name: str, entry: FileEntry, *, hold: bool, hashed: bool
+) -> _Checked:
     """Compare one file's type, size and sha256 with its entry."""
     try:
         fd, size = open_regular(directory, name)
@@ -210,7 +241,7 @@ def _check_file(directory: Directory, name: str, entry: FileEntry, *, hold: bool
         return _Checked(Problem(name, error.reason, error.errno))
     checked = _Checked()
     try:
-        checked = _compare(fd, size, name, entry, hold=hold)
+        checked = _compare(fd, size, name, entry, hold=hold, hashed=hashed)
     except Unreadable as error:
         checked = _Checked(Problem(name, error.reason, error.errno))
     except OSError as error:
@@ -222,11 +253,15 @@ def _check_file(directory: Directory, name: str, entry: FileEntry, *, hold: bool
     return checked
 
 
-def _compare(fd: int, size: int, name: str, entry: FileEntry, *, hold: bool) -> _Checked:
+def _compare(
+    fd: int, size: int, name: str, entry: FileEntry, *, hold: bool, hashed: bool
+) -> _Checked:
     if size != entry.size:
         return _Checked(Problem(name, f"is {size} bytes long, the manifest says {entry.size}"))
     content = None
-    if name in SMALL_FILES and size <= MAX_SMALL_BYTES:
+    if not hashed:
+        return _Checked(None, None, fd if hold else -1)
+    if (name in SMALL_FILES or name.startswith("heads/")) and size <= MAX_SMALL_BYTES:
         content = read_exactly(fd, size)
         digest = hashlib.sha256(content).hexdigest()
     else:
