@@ -22,6 +22,7 @@ from fault_injection import seccomp
 SMALL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 _THREADS = 2
+_SAMPLE_BYTES = 64  # of either end, by which blobs that may be equal are recognised
 _WAITING = 256  # how many blobs the threads may lag behind before the recording waits for them
 
 
@@ -66,6 +67,7 @@ class Spool:
         self._buffer: ctypes.Array[ctypes.c_char] | None = None
         self._queue: queue.Queue[_Job | None] = queue.Queue(_WAITING)
         self._threads: list[threading.Thread] = []
+        self._samples: set[tuple[int, bytes, bytes]] = set()
         self._error: OSError | None = None
 
     @classmethod
@@ -129,7 +131,7 @@ class Spool:
             return self.add(os.pread(source, max(size, 0), offset))
         path, fd = self._new_file()
         try:
-            stored = _copy(source, offset, size, fd, memoryview(self._chunk()))
+            stored = _copy(source, offset, size, memoryview(self._chunk()), target=fd)
         finally:
             os.close(fd)
         return self._later(_Job(Ticket("", stored), path))
@@ -254,22 +256,41 @@ class Spool:
             self._queue.task_done()
 
     def _make_blob(self, job: _Job, buffer: memoryview) -> None:
-        digest = hashlib.sha256()
+        ticket = job.ticket
         if job.source < 0:
             with open(job.path, "rb", buffering=0) as file:
-                while count := file.readinto(buffer):
-                    digest.update(buffer[:count])
+                ticket.key = hashlib.file_digest(file, "sha256").hexdigest()
         else:
             try:
+                if self._is_known(job, buffer):
+                    os.unlink(job.path)
+                    return
+                digest = hashlib.sha256()
                 with open(job.path, "wb", buffering=0) as file:
-                    job.ticket.size = _copy(
-                        job.source, job.offset, job.ticket.size, file.fileno(), buffer, digest
+                    target = file.fileno()
+                    ticket.size = _copy(
+                        job.source, job.offset, ticket.size, buffer, target=target, digest=digest
                     )
+                ticket.key = digest.hexdigest()
             finally:
                 os.close(job.source)
-        job.ticket.key = digest.hexdigest()
         # Of equal blobs made at the same time the last stays: they are the same bytes.
-        os.rename(job.path, os.path.join(self._blobs, job.ticket.key))
+        os.rename(job.path, os.path.join(self._blobs, ticket.key))
+
+    def _is_known(self, job: _Job, buffer: memoryview) -> bool:
+        """Whether the same bytes are stored already. They are read for that only if they may be."""
+        ticket, last = job.ticket, job.offset + job.ticket.size - _SAMPLE_BYTES
+        first = os.pread(job.source, _SAMPLE_BYTES, job.offset)
+        sample = (ticket.size, first, os.pread(job.source, _SAMPLE_BYTES, last))
+        if sample not in self._samples:
+            self._samples.add(sample)
+            return False
+        digest = hashlib.sha256()
+        size = _copy(job.source, job.offset, ticket.size, buffer, target=-1, digest=digest)
+        if not os.path.exists(os.path.join(self._blobs, digest.hexdigest())):
+            return False
+        ticket.key, ticket.size = digest.hexdigest(), size
+        return True
 
     def wait_for_hashes(self) -> None:
         """Wait until every key so far is known."""
@@ -281,17 +302,19 @@ def _copy(
     source: int,
     offset: int,
     size: int,
-    target: int,
     buffer: memoryview,
+    *,
+    target: int,
     digest: "hashlib._Hash | None" = None,
 ) -> int:
-    """Copy a piece of an open file; how many bytes there were."""
+    """Copy a piece of an open file to ``target`` (-1: nowhere); how many bytes there were."""
     copied = 0
     while copied < size:
         count = os.preadv(source, [buffer[: size - copied]], offset + copied)
         if count == 0:
             break
-        write_whole(target, buffer[:count])
+        if target >= 0:
+            write_whole(target, buffer[:count])
         if digest is not None:
             digest.update(buffer[:count])
         copied += count

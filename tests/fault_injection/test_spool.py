@@ -86,6 +86,21 @@ def test_memory_of_a_process_in_pieces(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_blobs_that_look_alike_at_their_ends_are_told_apart(tmp_path: Path) -> None:
+    data = [bytes(200_000), bytes(100_000) + b"x" + bytes(99_999), bytes(200_000), bytes(199_999)]
+    spool = Spool(str(tmp_path / "spool"))
+    tickets = []
+    for number, content in enumerate(data):
+        (tmp_path / str(number)).write_bytes(content)
+        fd = os.open(tmp_path / str(number), os.O_RDONLY)
+        tickets.append(spool.add_file_later(fd, 0, len(content)))
+    spool.flush()
+    assert [ticket.key for ticket in tickets] == [sha(content) for content in data]
+    assert sorted(os.listdir(tmp_path / "spool" / "blobs")) == sorted({sha(c) for c in data})
+    assert [spool.read(ticket.key) for ticket in tickets] == data
+    spool.close()
+
+
 def test_a_full_disk_is_an_error_of_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
