@@ -21,6 +21,8 @@ from fault_injection.trace import Trace
 from harness import tinyllm_state
 from harness.artifacts import digests, matching
 from harness.errors import CannotJudge, UsageError
+from harness.lints import Finding as LintFinding
+from harness.lints import lint
 from harness.observation import (
     Event,
     acks_of,
@@ -76,6 +78,7 @@ class Baseline:
     untraceable: str = ""
     step_files: dict[int, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    lints: tuple[LintFinding, ...] = ()
     loss_digits: int = 0
 
     def loss_index(self, step: int) -> int | None:
@@ -126,6 +129,10 @@ def run_baseline(
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
     first = replace(first, tree=tree)
     return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))
+
+
+def _ack_operations(run: _Run) -> list[int]:
+    return [e.operation for e in acks_of(run.events) if e.operation >= 0]
 
 
 def promises_of(events: Sequence[Event]) -> tuple[Promise, ...]:
@@ -327,5 +334,6 @@ def _describe(
         untraceable=first.attempt.untraceable,
         step_files=tinyllm_state.step_files(trace) if subject.format == "tinyllm" and trace else {},
         notes=notes,
+        lints=lint(trace, acknowledged=_ack_operations(first)) if trace else (),
         loss_digits=fewest_digits(losses),
     ), trace

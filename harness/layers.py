@@ -10,7 +10,7 @@ from harness import planning
 from harness.baseline import Baseline
 from harness.campaign import Campaign
 from harness.cases import Case
-from harness.power.layer import power_layer
+from harness.power.layer import collect_power, start_power
 from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 
@@ -36,8 +36,8 @@ EXHAUSTIVE = Bounds(kill=None, second_kill=None, third_kill=None, signal=None, e
 def gate_bounds(subject: Subject) -> Bounds:
     """Two saves: the first, and the first with retention at work."""
     return Bounds(
-        second_kill=60,
-        third_kill=40,
+        second_kill=40,
+        third_kill=20,
         signal=24,
         error=120,
         saves=tuple(sorted({0, max(1, subject.keep_ckpts)})),
@@ -116,16 +116,17 @@ def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds
     """All the layers that were asked for, for one subject."""
     run = Run(campaign, subject, baseline, bounds)
     wanted = campaign.options.faults
+    models = [model for kind, _, model in (w.partition("/") for w in wanted) if kind == "power"]
+    # Explorations are few and long: begun first, they run beside the many short cases.
+    power = start_power(campaign, subject, baseline, models, saves=bounds.saves) if models else None
     if "point" in wanted:
         point_layer(run)
     if "kill" in wanted or "double" in wanted:
         killed = kill_layer(run)
         if "double" in wanted:
             double_layer(run, killed)
-    for layer in wanted:
-        kind, _, model = layer.partition("/")
-        if kind == "power":
-            power_layer(campaign, subject, baseline, model, saves=bounds.saves)
+    if power is not None:
+        collect_power(campaign, power)
     simple: dict[str, Callable[[Run], None]] = {"signal": signal_layer, "error": error_layer}
     for layer in wanted:
         if layer in simple:

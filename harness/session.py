@@ -35,7 +35,11 @@ LIBRARIES = ("torch", "numpy", "safetensors", "msgspec", "psutil")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a command wants run. ``named`` are the layers that the user asked for by name."""
+    """What a command wants run. ``named`` are the layers that the user asked for by name.
+
+    ``drive`` runs the subjects in another way than layer by layer and returns their baselines;
+    ``label`` is then what the result calls them. ``remarks`` are notes on a finished result.
+    """
 
     command: str
     subjects: tuple[Subject, ...]
@@ -45,6 +49,9 @@ class Request:
     named: tuple[str, ...] = ()
     with_canary: bool = False
     arguments: tuple[str, ...] = ()
+    drive: "Callable[[Campaign, Request], dict[str, Baseline]] | None" = None
+    label: str = ""
+    remarks: Callable[[Result], list[str]] | None = None
 
 
 def versions() -> dict[str, str]:
@@ -106,7 +113,7 @@ def run(request: Request) -> int:
         try:
             if request.with_canary:
                 canary_said = _canary(campaign)
-            said = _subjects(campaign, request)
+            said = (request.drive or _subjects)(campaign, request)
         except KeyboardInterrupt:
             interrupted = True
         if campaign.failed and not interrupted:
@@ -114,6 +121,8 @@ def run(request: Request) -> int:
     result = _result(campaign, request, said, canary_said=canary_said, interrupted=interrupted)
     result.started = started.isoformat(timespec="seconds")
     result.seconds = round(time.monotonic() - began, 3)
+    if request.remarks is not None:
+        result.notes += request.remarks(result)
     write_all(request.out, result, campaign.records)
     print_lines(result_lines(result, directory=request.out), stream=sys.stdout)
     return results.exit_code(result)
@@ -202,7 +211,7 @@ def _result(
     described = {name: _described(b) for name, b in said.items()}
     return Result(
         command=request.command,
-        subject=", ".join(s.name for s in request.subjects),
+        subject=request.label or ", ".join(s.name for s in request.subjects),
         verdict=results.FAIL
         if campaign.violations
         else results.INCONCLUSIVE
@@ -214,6 +223,7 @@ def _result(
         layers=campaign.layers,
         skipped=campaign.skipped,
         violations=campaign.violations,
+        lints=[lint for name, b in said.items() for lint in _lints(name, b)],
         canary=canary_said,
         notes=campaign.notes,
         invariants=_invariants(request),
@@ -223,6 +233,20 @@ def _result(
         loss_digits=_digits(said),
         arguments=list(request.arguments),
     )
+
+
+def _lints(name: str, baseline: Baseline) -> list[results.Lint]:
+    return [
+        results.Lint(
+            name=found.name,
+            place=found.place,
+            file=found.file,
+            message=found.message,
+            site=found.site,
+            config=name,
+        )
+        for found in baseline.lints
+    ]
 
 
 def _described(baseline: Baseline) -> results.Baseline:

@@ -7,11 +7,13 @@ subject wants preloaded are imported once a worker.
 import importlib
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baseline import Baseline, run_baseline
 from harness.cases import Case
 from harness.errors import UsageError
+from harness.explaining import Explained, Why, explain_kill, explain_model, explain_state
 from harness.power.explore import Exploration, Explored, explore
 from harness.rerun import KeptRun, rerun_case, rerun_state, smaller_states, states_of
 from harness.runner import Outcome, run_case
@@ -56,10 +58,10 @@ def case_task(subject: Subject, baseline: Baseline, case: Case) -> Outcome:
     return run_case(subject, baseline, case, scratch())
 
 
-def explore_task(exploration: Exploration) -> Explored:
-    """The crash states at some places of a recorded run, judged."""
-    preload(exploration.subject)
-    return explore(exploration, scratch())
+def explore_task(explorations: Sequence[Exploration]) -> list[Explored]:
+    """The crash states at some places of a recorded run, judged under one model after another."""
+    preload(explorations[0].subject)
+    return [explore(exploration, scratch()) for exploration in explorations]
 
 
 def kept_case_task(subject: Subject, baseline: Baseline, case: Case, directory: str) -> KeptRun:
@@ -82,3 +84,21 @@ def smaller_states_task(exploration: Exploration, case: Case) -> list[Case]:
 def power_cases_task(exploration: Exploration) -> list[Case]:
     """Every crash state as a case, without judging any."""
     return states_of(exploration, scratch())
+
+
+def explain_state_task(exploration: Exploration, case: Case) -> Why:
+    """Why the crash state of a power case is bad."""
+    preload(exploration.subject)
+    return explain_state(exploration, case, scratch())
+
+
+def explain_kill_task(exploration: Exploration, place: str) -> str:
+    """Which operation makes a kill before ``place`` harmful."""
+    preload(exploration.subject)
+    return explain_kill(exploration, place, scratch())
+
+
+def explain_model_task(exploration: Exploration, budget_s: float) -> Explained:
+    """Which fsyncs mend a recorded run under a model, or which of its own nobody needs."""
+    preload(exploration.subject)
+    return explain_model(exploration, scratch(), budget_s=budget_s)

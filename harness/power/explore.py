@@ -4,6 +4,7 @@ A run's states are shared out among workers by crash place. Each worker keeps on
 so that what one model's states taught answers those of the next.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from harness.subjects import Subject
 CHECK_EVERY = 50
 CAUSES = 60
 FAILURES = 2000
+MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of subjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Explored:
     failed: int
     failures: tuple[Failure, ...]
     places: tuple[tuple[str, int], ...]
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -107,12 +110,15 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
         if exploration.subject.format == "tinyllm":
             everything = enumerate_states(trace, model="kill", outputs=outputs)
             judge.know_complete(state.tree() for state in everything)
+        while len(_prepared) >= MOST_PREPARED:
+            del _prepared[next(iter(_prepared))]
         found = _prepared[key] = _Prepared(trace, outputs, judge)
     return found
 
 
 def explore(exploration: Exploration, scratch: Path) -> Explored:
     """Judge the states first found at the crash places of the exploration."""
+    began = time.monotonic()
     prepared = prepare(exploration, scratch)
     judge, before = prepared.judge, prepared.judge.counts
     judged, equal, checked = before.judged, before.equal_reads, before.checked
@@ -150,6 +156,7 @@ def explore(exploration: Exploration, scratch: Path) -> Explored:
         failed=failed,
         failures=tuple(failures),
         places=tuple(of_place.items()),
+        seconds=time.monotonic() - began,
     )
 
 

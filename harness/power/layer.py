@@ -2,7 +2,11 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 
+from fault_injection.crash_states import DEFAULT_BOUND
 from harness import planning, results, tasks
 from harness.baseline import Baseline
 from harness.campaign import Campaign, Failed
@@ -17,6 +21,84 @@ from harness.subjects import Subject
 RECORDS_PER_SIGNATURE = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Explorations under way. Each future answers for the explorations of one stretch."""
+
+    subject: Subject
+    began_s: float
+    futures: tuple[tuple[tuple[Exploration, ...], "Future[list[Explored]]"], ...]
+
+
+def start_power(
+    campaign: Campaign,
+    subject: Subject,
+    baseline: Baseline,
+    models: Sequence[str],
+    *,
+    saves: tuple[int, ...] | None,
+    stretches: Sequence[tuple[int, int]] | None = None,
+    bound: int = DEFAULT_BOUND,
+    seed: int | None = None,
+) -> Started | None:
+    """Begin to explore every crash state of the saves under the models; None: skipped.
+
+    A stretch is one worker's, under all models: what one model's states taught answers those of
+    the next. ``stretches`` (first and last crash place, both included) take the place of
+    ``saves``; ``seed`` that of the campaign's.
+    """
+    if baseline.untraceable:
+        for model in models:
+            campaign.skip(subject, f"power/{model}", f"not traceable: {baseline.untraceable}")
+        return None
+    if campaign.options.trace_dir is None or campaign.stopped or campaign.out_of_time():
+        return None
+    if stretches is None:
+        stretches = planning.operations_of_saves(baseline, saves)
+    pieces = [
+        piece
+        for first, last in stretches
+        for piece in planning.shared_out(
+            first,
+            baseline.operations if last < 0 else last,
+            pieces=campaign.options.jobs if len(stretches) == 1 else 1,
+        )
+    ]
+    futures = []
+    for first, last in pieces:
+        explorations = tuple(
+            Exploration(
+                subject=subject,
+                baseline=baseline,
+                trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
+                model=model,
+                first=first,
+                last=last,
+                seed=campaign.options.seed if seed is None else seed,
+                bound=bound,
+                equal_reads=campaign.options.equal_reads,
+            )
+            for model in models
+        )
+        futures.append((explorations, campaign.executor.submit(tasks.explore_task, explorations)))
+    return Started(subject, time.monotonic(), tuple(futures))
+
+
+def collect_power(campaign: Campaign, started: Started) -> None:
+    """Wait for the explorations and record what came of them."""
+    name = started.subject.name
+    campaign.progress.layer(f"{name} power", len(started.futures))
+    by_layer: dict[str, list[Explored]] = {}
+    for explorations, future in started.futures:
+        for exploration, one in zip(explorations, future.result(), strict=True):
+            layer = f"power/{exploration.model}"
+            by_layer.setdefault(layer, []).append(one)
+            _record(campaign, exploration, layer, one)
+        campaign.progress.advance(failed=any(e[-1].failed for e in by_layer.values()))
+    for layer, explored in by_layer.items():
+        _count(campaign, layer, explored, seconds=sum(e.seconds for e in explored))
+
+
 def power_layer(
     campaign: Campaign,
     subject: Subject,
@@ -24,46 +106,23 @@ def power_layer(
     model: str,
     *,
     saves: tuple[int, ...] | None,
+    stretches: Sequence[tuple[int, int]] | None = None,
+    bound: int = DEFAULT_BOUND,
+    seed: int | None = None,
 ) -> None:
-    """Explore every crash state of the saves under a model, and record what came of it."""
-    layer = f"power/{model}"
-    if baseline.untraceable:
-        campaign.skip(subject, layer, f"not traceable: {baseline.untraceable}")
-        return
-    if campaign.options.trace_dir is None or campaign.stopped or campaign.out_of_time():
-        return
-    began = time.monotonic()
-    stretches = [
-        piece
-        for first, last in planning.operations_of_saves(baseline, saves)
-        for piece in planning.shared_out(
-            first,
-            baseline.operations if last < 0 else last,
-            pieces=campaign.options.jobs,
-        )
-    ]
-    campaign.progress.layer(f"{subject.name} {layer}", len(stretches))
-    explorations = [
-        Exploration(
-            subject=subject,
-            baseline=baseline,
-            trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
-            model=model,
-            first=first,
-            last=last,
-            seed=campaign.options.seed,
-            equal_reads=campaign.options.equal_reads,
-        )
-        for first, last in stretches
-    ]
-    futures = [campaign.executor.submit(tasks.explore_task, e) for e in explorations]
-    explored = []
-    for exploration, future in zip(explorations, futures, strict=True):
-        one = future.result()
-        explored.append(one)
-        campaign.progress.advance(failed=bool(one.failed))
-        _record(campaign, exploration, layer, one)
-    _count(campaign, layer, explored, seconds=time.monotonic() - began)
+    """Explore under one model, from beginning to end."""
+    started = start_power(
+        campaign,
+        subject,
+        baseline,
+        (model,),
+        saves=saves,
+        stretches=stretches,
+        bound=bound,
+        seed=seed,
+    )
+    if started is not None:
+        collect_power(campaign, started)
 
 
 def power_case(subject: Subject, layer: str, failure: Failure) -> Case:
