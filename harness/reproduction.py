@@ -201,13 +201,14 @@ def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
             ).result()
 
 
-def exploration(prepared: Prepared, model: str) -> Exploration:
+def exploration(prepared: Prepared, model: str, *, seed: int = 0) -> Exploration:
     """The exploration of the whole recorded run under a model."""
     return Exploration(
         subject=prepared.subject,
         baseline=prepared.baseline,
         trace_dir=prepared.trace_dir,
         model=model,
+        seed=seed,
     )
 
 
@@ -261,6 +262,7 @@ def promote(run: Rerun, prepared: Prepared, path: Path) -> None:
             violations=violations,
             versions=versions(),
             tree=run.crash_state,
+            history=run.outcome.history.steps if run.outcome.history else (),
         )
     except OSError as error:
         raise HarnessError(f"{path}: the finding cannot be written: {error}") from error
