@@ -5,6 +5,7 @@
 ``verdict.json``      the verdict and the violations
 ``versions.json``     of Python, torch, the kernel ...
 ``attempts/<n>/``     ``attempt.json``, ``stdout``, ``stderr`` (cut in the middle at a bound)
+``history.json``      what the oracle was given of each attempt, to be judged again
 ``state/``            the crash state as a tree, or ``state.tar`` where a tree would not survive
                       being copied about (``harness.states``)
 ``trace/``            the recorded trace, where there is one
@@ -31,10 +32,12 @@ from typing import Any
 
 import msgspec
 
+from fault_injection.faults import TriggerKind
 from harness import states
 from harness.cases import Case
 from harness.durable import make_directory, sync_directory
 from harness.errors import UsageError
+from harness.evidence import Step
 from harness.report.clean import one_line
 from harness.report.text import plain, violation_lines
 from harness.report.timeline import Timeline, as_svg, as_text
@@ -76,6 +79,10 @@ class _CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     config: str = ""
 
 
+class _HistoryFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    steps: tuple[Step, ...]
+
+
 class _VerdictFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     verdict: str
     violations: list[Violation]
@@ -99,6 +106,7 @@ class Bundle:
     state: Path | None
     trace: Path | None
     timeline: Timeline | None
+    history: tuple[Step, ...] = ()
 
 
 def bundle_name(case: Case, *, config: str = "") -> str:
@@ -125,12 +133,15 @@ def write_bundle(
     tree: Path | None = None,
     trace_dir: Path | None = None,
     timeline: Timeline | None = None,
+    history: Sequence[Step] = (),
     state_limit_bytes: int = STATE_LIMIT_BYTES,
 ) -> Path:
     """Write the bundle of ``case`` to ``directory``, replacing one that is there; returns it.
 
     ``subject`` holds JSON values only. A crash state ``tree`` above the limit is left out, and the
-    README says so: ``reproduce`` makes it again. Raises OSError.
+    README says so: ``reproduce`` makes it again. ``history`` are the attempts as the oracle saw
+    them, the last resume included; with it and the state a case can be judged again. Raises
+    OSError.
     """
     make_directory(directory.parent)
     work = directory.parent / f".{directory.name}.tmp"
@@ -144,6 +155,8 @@ def write_bundle(
         verdict_file = _VerdictFile(verdict=verdict, violations=list(violations))
         (work / "verdict.json").write_bytes(encode_pretty(verdict_file))
         (work / "versions.json").write_bytes(encode_pretty(dict(sorted(versions.items()))))
+        if history:
+            (work / "history.json").write_bytes(encode_pretty(_HistoryFile(steps=tuple(history))))
         for number, attempt in enumerate(attempts[:MAX_ATTEMPTS], start=1):
             _write_attempt(work / "attempts" / str(number), attempt)
         kept = None
@@ -203,16 +216,26 @@ def _readme(
         state = "`state.tar`, a tar because of names or kinds of file that a copied tree would lose"
     else:
         state = "`state/`"
+    by_time = any(fault.trigger is TriggerKind.TIME for fault in case.faults)
     return (
         f"# {one_line(case.id).translate(_NOT_CODE)}\n\n"
         f"{one_line(case.describe()).translate(_NOT_CODE)}\n\n"
         "To see it again, from the directory that holds this one:\n\n"
         f"    {command}\n\n"
+        f"{_by_time(command, name) if by_time else ''}"
         f"```text\n{what}```\n\n"
         f"- the crash state, before the program resumed: {state}\n"
         "- each attempt's output: `attempts/<n>/stdout` and `stderr`\n"
         "- what became of each operation: `timeline.txt`, where there is one\n"
         "- the case, the verdict, the versions: `case.json`, `verdict.json`, `versions.json`\n"
+    )
+
+
+def _by_time(command: str, name: str) -> str:
+    return (
+        "This kill came after a time, not at a named place: it may strike elsewhere when it is run "
+        f"again. Try often (`{command} --times 20`), or judge the very state that it left: "
+        f"`durability recheck {shlex.quote(name)}`.\n\n"
     )
 
 
@@ -243,6 +266,7 @@ def read_bundle(path: Path) -> Bundle:
         )
     verdict = read_json(path / "verdict.json", _VerdictFile)
     timeline = path / "timeline.json"
+    history = path / "history.json"
     return Bundle(
         path=path,
         case=case_file.case,
@@ -255,6 +279,7 @@ def read_bundle(path: Path) -> Bundle:
         state=states.packed(path / "state"),
         trace=_real_directory(path / "trace"),
         timeline=read_json(timeline, Timeline) if os.path.lexists(timeline) else None,
+        history=read_json(history, _HistoryFile).steps if os.path.lexists(history) else (),
     )
 
 

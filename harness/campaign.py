@@ -23,6 +23,7 @@ from harness.subjects import Subject
 
 if TYPE_CHECKING:
     from harness.power.explore import Exploration
+    from harness.rerun import KeptRun
 
 TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
 
@@ -58,12 +59,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A case that failed, and what is needed to run it again (power: the exploration)."""
+    """A case that failed, and what is needed to run it again (power: the exploration).
+
+    ``kept`` is a run with everything kept, and where: it is bundled instead of another run.
+    """
 
     subject: Subject
     baseline: Baseline
     outcome: Outcome
     exploration: "Exploration | None" = None
+    kept: "tuple[str, KeptRun] | None" = None
 
 
 @dataclass(slots=True)
@@ -116,8 +121,8 @@ class Campaign:
                 f"not run: {self._why_cut(done)}"
             )
         for outcome in done:
-            self._record(subject, baseline, layer, outcome)
-        self._count(layer, done, seconds=time.monotonic() - began)
+            self.record(subject, baseline, layer, outcome)
+        self.count(layer, done, seconds=time.monotonic() - began)
         return done
 
     def _why_cut(self, done: list[Outcome]) -> str:
@@ -160,7 +165,16 @@ class Campaign:
     def _must_stop(self, timeouts: int) -> bool:
         return self.stopped or self.out_of_time() or timeouts >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT
 
-    def _record(self, subject: Subject, baseline: Baseline, layer: str, outcome: Outcome) -> None:
+    def record(
+        self,
+        subject: Subject,
+        baseline: Baseline,
+        layer: str,
+        outcome: Outcome,
+        *,
+        kept: "tuple[str, KeptRun] | None" = None,
+    ) -> None:
+        """Take down what came of a case. ``kept``: see :class:`Failed`."""
         self.records.append(
             CaseRecord(
                 case=outcome.case.id,
@@ -173,7 +187,7 @@ class Campaign:
             )
         )
         if outcome.findings:
-            self.failed.append(Failed(subject, baseline, outcome))
+            self.failed.append(Failed(subject, baseline, outcome, kept=kept))
         for finding in outcome.findings:
             self.violations.append(
                 Violation(
@@ -191,7 +205,8 @@ class Campaign:
                 )
             )
 
-    def _count(self, layer: str, done: list[Outcome], *, seconds: float) -> None:
+    def count(self, layer: str, done: list[Outcome], *, seconds: float) -> None:
+        """Add outcomes to a layer's counts."""
         before = self.layers.get(layer, LayerCount(cases=0, failed=0))
         self.layers[layer] = LayerCount(
             cases=before.cases + len(done),

@@ -65,6 +65,12 @@ def write_bundles(
 
 def _start(executor: Executor, failed: Failed, directory: str) -> "Future[KeptRun]":
     case = failed.outcome.case
+    if failed.kept is not None:
+        kept, run = failed.kept
+        shutil.copytree(kept, directory, symlinks=True, dirs_exist_ok=True)
+        done: Future[KeptRun] = Future()
+        done.set_result(run)
+        return done
     if failed.exploration is not None:
         return executor.submit(tasks.kept_state_task, failed.exploration, case, directory)
     return executor.submit(tasks.kept_case_task, failed.subject, failed.baseline, case, directory)
@@ -99,6 +105,7 @@ def bundle_case(
             versions=versions,
             tree=tree,
             timeline=again.timeline,
+            history=again.outcome.history.steps if again.outcome.history else (),
         )
         return again.outcome.verdict
     finally:

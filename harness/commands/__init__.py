@@ -6,6 +6,16 @@ from types import ModuleType
 def in_order() -> tuple[ModuleType, ...]:
     """The command modules in the order in which the help shows them."""
     from harness import doctor
-    from harness.commands import check, explain, gate, matrix, report, reproduce
+    from harness.commands import (
+        bench,
+        check,
+        explain,
+        gate,
+        matrix,
+        nightly,
+        recheck,
+        report,
+        reproduce,
+    )
 
-    return (doctor, gate, check, reproduce, explain, matrix, report)
+    return (doctor, gate, check, nightly, reproduce, recheck, explain, matrix, report, bench)

@@ -1,0 +1,82 @@
+"""Kill-and-resume cases a second: through the fork server, and with a process for each attempt."""
+
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+
+from harness import planning, tasks
+from harness.baseline import Baseline
+from harness.benchmarks.figures import Figure, Pair, median, paired
+from harness.benchmarks.sizes import Setting
+from harness.cases import Case
+from harness.errors import CannotJudge
+from harness.results import PASS
+from harness.subjects import Subject, discover, with_timeout
+from harness.workers import worker_pool
+
+ADAMW_TARGET, NUMPY_TARGET = 12.0, 10.0
+
+
+def kills(setting: Setting) -> list[Figure]:
+    """The ``adamw`` smoke config, and the numpy example."""
+    numpy_trainer = setting.configs / "subjects" / "numpy-trainer" / "subject.toml"
+    return [
+        _rates("kills-adamw", setting.configs / "adamw.json", setting, target=ADAMW_TARGET),
+        _rates("kills-numpy", numpy_trainer, setting, target=NUMPY_TARGET),
+    ]
+
+
+def _rates(name: str, path: Path, setting: Setting, *, target: float) -> Figure:
+    [subject] = discover([path])
+    with worker_pool(1, env=dict(subject.env)) as (executor, _):
+        baseline = executor.submit(tasks.baseline_task, subject, True, None).result()
+        if not baseline.fork:
+            raise CannotJudge(f"{subject.name} cannot be forked: {'; '.join(baseline.notes)}")
+        subject = with_timeout(subject, baseline_seconds=baseline.seconds)
+        everything = planning.kill_cases(subject, baseline)
+        everything += planning.point_cases(subject, baseline)
+        cases = planning.evenly(everything, setting.sizes.cases).cases
+        pair = _both_ways(executor, subject, baseline, list(cases))
+    return rate_figure(name, subject.name, pair, target=target, baseline_s=baseline.seconds)
+
+
+def _both_ways(executor: Executor, subject: Subject, baseline: Baseline, cases: list[Case]) -> Pair:
+    """Each case as forks and as processes, in turn; the first of each kind is not counted."""
+    slow = replace(baseline, fork=False)
+    firsts: list[float] = []
+    seconds: list[float] = []
+    for number, case in enumerate([cases[0], *cases]):
+        pair = paired(
+            lambda case=case: _run(executor, subject, baseline, case),  # type: ignore[misc]
+            lambda case=case: _run(executor, subject, slow, case),  # type: ignore[misc]
+            rounds=1,
+        )
+        if number:
+            firsts += pair.first_s
+            seconds += pair.second_s
+    return Pair(tuple(firsts), tuple(seconds))
+
+
+def _run(executor: Executor, subject: Subject, baseline: Baseline, case: Case) -> None:
+    outcome = executor.submit(tasks.case_task, subject, baseline, case).result()
+    if outcome.verdict != PASS:
+        raise CannotJudge(f"{case.id} ended {outcome.verdict}: {outcome.message}")
+
+
+def rate_figure(name: str, subject: str, pair: Pair, *, target: float, baseline_s: float) -> Figure:
+    """Cases a second by forks over cases a second by processes, and what bounds the former."""
+    forked, started = sum(pair.first_s), sum(pair.second_s)
+    cases = len(pair.first_s)
+    share = min(1.0, baseline_s / median(pair.first_s))
+    return Figure(
+        name=name,
+        what=f"{subject}: cases a second by forks / by a process for each attempt",
+        value=started / forked,
+        unit="x",
+        target=target,
+        at_most=False,
+        detail=f"{cases / forked:.2f} and {cases / started:.2f} cases a second on one worker; "
+        f"bound by the training that a case repeats: a case takes {median(pair.first_s):.3f} s, an "
+        f"uninterrupted run {baseline_s:.3f} s ({share:.0%} of it)",
+        rounds=cases,
+    )
