@@ -264,7 +264,8 @@ def tail(attempt: Attempt) -> str:
 def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
     name = subject.name
     losses, acks = losses_of(run.events), acks_of(run.events)
-    if not run.attempt.places and not any(os.scandir(root)):
+    changed = any(not is_output(place) for place in run.attempt.places)
+    if not changed and not any(os.scandir(root)):
         raise UsageError(
             f"{name}: the program wrote nothing under {ROOT}. Check that the argument with {ROOT} "
             "is where it puts its checkpoints"

@@ -4,8 +4,10 @@ A worker has one scratch directory and does one task at a time, since it forks. 
 subject wants preloaded are imported once a worker.
 """
 
+import gc
 import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,13 +34,19 @@ def scratch() -> Path:
 
 def preload(subject: Subject) -> None:
     """Import what the subject's attempts will find imported. Raises :class:`UsageError`."""
-    for module in subject.preload:
+    new = [module for module in subject.preload if module not in sys.modules]
+    for module in new:
         try:
             importlib.import_module(module)
         except ImportError as error:
             raise UsageError(
                 f"{subject.name}: preload {module!r} cannot be imported: {error}"
             ) from error
+    if new:
+        # A fork collects garbage when it ends; what is loaded here must be no part of that, or
+        # every attempt walks through all of torch and copies its pages (half a second each).
+        gc.collect()
+        gc.freeze()
 
 
 def baseline_task(subject: Subject, fork: bool, keep_trace: str | None) -> Baseline:

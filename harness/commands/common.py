@@ -94,6 +94,11 @@ def add_common(parser: argparse.ArgumentParser, *, command: str) -> None:
         action="store_true",
         help="start every attempt as a process of its own, never as a fork",
     )
+    how.add_argument(
+        "--no-equal-reads",
+        action="store_true",
+        help="run every crash state for real, also those that must run alike",
+    )
 
 
 def options_of(arguments: argparse.Namespace, *, default_faults: tuple[str, ...]) -> Options:
@@ -108,6 +113,7 @@ def options_of(arguments: argparse.Namespace, *, default_faults: tuple[str, ...]
         fail_fast=arguments.fail_fast,
         exhaustive=arguments.exhaustive,
         fork=not arguments.no_fork,
+        equal_reads=not arguments.no_equal_reads,
     )
 
 
