@@ -406,6 +406,27 @@ def test_a_file_from_before_the_attempt_is_durable_when_it_is_moved_in(tmp_path:
     ]
 
 
+def test_a_file_moved_in_with_the_number_of_a_dead_one_is_another(tmp_path: Path) -> None:
+    """Where the file system gives a number again at once (ext4); elsewhere it proves nothing."""
+    run = record(
+        tmp_path,
+        """
+import os
+open("f", "w").close()
+number = os.stat("f").st_ino
+os.unlink("f")
+for i in range(50):
+    with open(f"../outside-{i}", "w") as f:
+        f.write("new")
+        if os.fstat(f.fileno()).st_ino == number:
+            break
+os.rename(f"../outside-{i}", "moved-in")
+""",
+    )
+    assert [op.inode for op in run.ops(Kind.CREATE, Kind.UNLINK, Kind.WRITE)] == [1, 1, 3, 3]
+    assert run.ops(Kind.RENAME)[0].inode == 3
+
+
 def test_a_directory_moved_in_brings_its_children(tmp_path: Path) -> None:
     run = record(
         tmp_path,

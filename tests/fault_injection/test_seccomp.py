@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fault_injection import seccomp, syscalls
+from fault_injection.procfs import has_left
 from fault_injection.seccomp import Match
 from tests.fault_injection.recorded import require_supervision
 
@@ -252,6 +253,43 @@ os.write(f, b"ghi")
     seccomp.respond_value(one.listener, note.id, 0)
     assert one.end()[0] == 0
     assert (tmp_path / "f").read_bytes() == b"abcdefghi"
+
+
+def test_whether_a_thread_is_out_of_a_call_again(started: list[Supervised]) -> None:
+    """Waiting for its supervisor it is in a new call, however much that looks like the last."""
+    one = start(started, {MKDIRAT}, "os.mkdir('', dir_fd=0)\nos.read(sock.fileno(), 7)")
+    note = one.next()
+    while has_left(note.tid, note.nr, note.args) is None:
+        pass  # it has told us a moment before it falls asleep
+    assert has_left(note.tid, note.nr, note.args) is True
+    seccomp.respond_value(one.listener, note.id, 0)
+    one.child.wait()
+    assert has_left(note.tid, note.nr, note.args) is True
+    reading, writing = os.pipe()
+    child = subprocess.Popen(["cat"], stdin=reading, stdout=subprocess.DEVNULL)
+    try:
+        path = f"/proc/{child.pid}/syscall"
+        while not (words := Path(path).read_text().split()) or words[0] != str(N["read"]):
+            pass
+        args = [int(word, 16) for word in words[1:7]]
+        assert has_left(child.pid, N["read"], tuple(args)) is False
+        assert has_left(child.pid, N["write"], tuple(args)) is True
+        assert has_left(child.pid, N["read"], (*args[:5], args[5] ^ 1)) is True
+    finally:
+        os.close(writing)
+        os.close(reading)
+        child.wait()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        path = f"/proc/{busy.pid}/syscall"
+        while Path(path).read_text() != "running\n":
+            pass
+        answers = {has_left(busy.pid, N["write"], (0,) * 6) for _ in range(1000)}
+        assert None in answers
+        assert False not in answers
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 def test_a_second_listener_is_refused_by_the_kernel(started: list[Supervised]) -> None:
