@@ -69,3 +69,9 @@ def kill_case(subject: str, layer: str, trigger: TriggerKind, *places: str) -> C
         layer=layer,
         faults=tuple(Fault(trigger, place, ActionKind.KILL) for place in places),
     )
+
+
+def time_case(subject: str, seconds: str) -> Case:
+    """A kill ``seconds`` (decimal text) after the start: it strikes where it happens to."""
+    fault = Fault(TriggerKind.TIME, seconds, ActionKind.KILL)
+    return Case(subject=subject, layer="kill", faults=(fault,), place=f"time-{seconds}")

@@ -30,7 +30,7 @@ from fault_injection.faults import Fault, TriggerKind
 from harness import planning, results, tasks
 from harness.baseline import Baseline
 from harness.campaign import Campaign, baselines
-from harness.cases import Case, kill_case
+from harness.cases import Case, time_case
 from harness.errors import CannotJudge, HarnessError, UsageError
 from harness.nightly_specs import random_spec, write_spec
 from harness.power.layer import power_layer
@@ -83,9 +83,9 @@ def drive(
     night = Nightly(campaign, request.subjects, tuple(specs), request.out / SPECS)
     try:
         while not campaign.stopped and not campaign.out_of_time():
-            if rounds is not None and night.rounds >= rounds:
-                break
-            if len(night.refused) >= len(night.subjects) and not night.specs:
+            used_up = rounds is not None and night.rounds >= rounds
+            nobody_left = not night.specs and all(s.name in night.refused for s in night.subjects)
+            if used_up or nobody_left:
                 break
             one_round(night)
     finally:
@@ -152,7 +152,7 @@ def draw_cases(
 def time_cases(rng: random.Random, subject: Subject, baseline: Baseline) -> list[Case]:
     """Kills after random times within the uninterrupted run."""
     times = [rng.uniform(0, baseline.seconds) for _ in range(TIME_KILLS_IN_A_ROUND)]
-    return [kill_case(subject.name, "kill", TriggerKind.TIME, f"{time:.6f}") for time in times]
+    return [time_case(subject.name, f"{time:.6f}") for time in times]
 
 
 def next_in_chain(rng: random.Random, outcomes: Iterable[Outcome]) -> list[Case]:

@@ -16,7 +16,7 @@ from fault_injection.faults import TriggerKind
 from harness import planning, tasks
 from harness.baseline import Baseline
 from harness.bundles import BundledAttempt, read_bundle, write_bundle
-from harness.cases import LAYERS, Case, kill_case
+from harness.cases import LAYERS, Case, kill_case, time_case
 from harness.commands.gate import smoke_configs
 from harness.errors import HarnessError, UsageError
 from harness.failures import bundled_attempts, crash_state
@@ -176,6 +176,8 @@ def _written_out(parsed: re.Match[str], prepared: Prepared) -> Iterable[Case]:
     elif layer in ("kill", "double"):
         if places == ["end"]:
             yield kill_case(name, layer, TriggerKind.AFTER_LAST_CALL, "end")
+        elif words.startswith("time-"):
+            yield time_case(name, words.removeprefix("time-"))
         else:
             yield kill_case(name, layer, TriggerKind.CALL, *places)
     del prepared

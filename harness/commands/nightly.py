@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import history
-from harness.commands.common import add_common, expanded, fresh_out, options_of
+from harness.commands.common import add_common, at_least_one, expanded, fresh_out, options_of
 from harness.commands.gate import smoke_configs
 from harness.errors import UsageError
 from harness.layers import Bounds
@@ -38,6 +38,12 @@ def add_parser(subparsers: Any) -> None:
         help="train specs (.json), subject files (.toml) or directories (default: smoke_configs/)",
     )
     add_common(parser, command="nightly")
+    parser.add_argument(
+        "--rounds",
+        type=at_least_one,
+        metavar="N",
+        help="stop after N rounds: with the same seed the same cases, however long they take",
+    )
     parser.set_defaults(run=run_nightly, budget=BUDGET_S, seed=None)
 
 
@@ -65,7 +71,7 @@ def run_nightly(arguments: argparse.Namespace) -> int:
             named=expanded(arguments.faults or (), models=arguments.models),
             with_canary=True,
             arguments=_with_seed(tuple(arguments.words), arguments.seed),
-            drive=partial(drive, specs=specs_of(paths)),
+            drive=partial(drive, specs=specs_of(paths), rounds=arguments.rounds),
             label=", ".join(s.name for s in subjects),
             remarks=partial(_remarks, database, seed=arguments.seed),
         )
