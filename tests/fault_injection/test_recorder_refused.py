@@ -5,6 +5,8 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -170,15 +172,18 @@ def python_for_anyone(home: Path) -> str:
     pytest.skip("no Python 3.11 that a plain user may start")
 
 
-def plain_user(tmp_path: Path, test: str) -> None:
-    """Run a piece of a test as a plain user, supervisor and program both."""
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A plain user's directory; not below pytest's, which other sessions close to all but root."""
     if os.geteuid() != 0:
         pytest.skip("the whole suite runs as a plain user already")
-    home = tmp_path / "home"
-    home.mkdir()
-    for path in (tmp_path, *list(tmp_path.parents)[:2]):
-        path.chmod(0o755)
-    os.chown(home, NOBODY, NOBODY)
+    with tempfile.TemporaryDirectory(prefix="plain-user-") as name:
+        os.chown(name, NOBODY, NOBODY)
+        yield Path(name)
+
+
+def as_plain_user(home: Path, test: str) -> None:
+    """Run a piece of a test as a plain user, supervisor and program both."""
     # The package may lie where a plain user cannot read: it is taken along.
     here = Path(__file__).resolve().parents[2]
     for package in ("fault_injection", "tests/fault_injection"):
@@ -197,9 +202,9 @@ def plain_user(tmp_path: Path, test: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_plain_user_can_record(tmp_path: Path) -> None:
-    plain_user(
-        tmp_path,
+def test_a_plain_user_can_record(home: Path) -> None:
+    as_plain_user(
+        home,
         """
 from pathlib import Path
 from tests.fault_injection.recorded import record, spelled
@@ -225,10 +230,10 @@ assert spelled(run) == ["mkdir 1 at 0/d", "create 2 at 1/f.tmp", "write 2 0+1000
     )
 
 
-def test_a_process_that_a_plain_user_may_not_follow_is_named(tmp_path: Path) -> None:
+def test_a_process_that_a_plain_user_may_not_follow_is_named(home: Path) -> None:
     """prctl(PR_SET_DUMPABLE, 0) closes a process to all but root."""
-    plain_user(
-        tmp_path,
+    as_plain_user(
+        home,
         """
 from pathlib import Path
 from tests.fault_injection.recorded import record
@@ -245,9 +250,9 @@ assert run.recorder.untraceable.startswith("mkdir of a process that cannot be fo
     )
 
 
-def test_a_file_of_the_start_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    plain_user(
-        tmp_path,
+def test_a_file_of_the_start_that_cannot_be_read_is_named(home: Path) -> None:
+    as_plain_user(
+        home,
         """
 import os
 from pathlib import Path
