@@ -5,6 +5,7 @@ asked about verifies, 1 something does not, 2 there is no such directory.
 """
 
 import argparse
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -13,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from tinyllm.durable import open_directory
+from tinyllm.durable import doing, open_directory
 from tinyllm.errors import SpecError, StorageFailed
 from tinyllm.manifest import CheckpointManifest, ReleaseManifest
 from tinyllm.paths import LATEST, MANIFEST, ckpt_dir, classify, parse_step_name, run_dir, step_name
-from tinyllm.reader import list_directory, read_pointer
+from tinyllm.reader import Pointer, list_directory, read_pointer
 from tinyllm.verification import Verdict, verify_directory
 
 VERIFIES, DAMAGED = 0, 1
@@ -50,7 +51,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     then ``latest_problem`` says why; ``resumes_from`` is what ``--resume`` would take.
 
     ``leftovers`` are temporary names that the next save removes; ``strays`` are not ours.
-    ``disk_bytes`` is what the run takes on the disk, all together.
+    ``disk_bytes`` is what the run takes on the disk, all together. ``problem`` says why the run
+    could not be looked at, and is "" when it could.
     """
 
     run_id: str
@@ -116,15 +118,15 @@ def verify_below(directory: Path) -> list[Verdict]:
 
     SpecError when there is nothing of the kind.
     """
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         raise SpecError(f"{directory}: there is no such directory")
     path = os.path.abspath(directory)
     if parse_step_name(os.path.basename(path)) is not None or os.path.lexists(
         os.path.join(path, MANIFEST)
     ):
         return [verify_directory(path)]
-    inside = ckpt_dir(Path(path)) if ckpt_dir(Path(path)).is_dir() else Path(path)
-    with open_directory(str(inside)) as opened:
+    below = str(ckpt_dir(Path(path)))
+    with open_directory(below if os.path.isdir(below) else path) as opened:
         steps = list_directory(opened).steps
         if steps:
             return [verify_directory(step_name(step), parent=opened) for step in steps]
@@ -135,46 +137,40 @@ def list_runs(artifacts: Path, *, only: Sequence[str] = ()) -> list[RunRow]:
     """Every run below ``artifacts`` (or those named), by name. SpecError for one not there."""
     above = artifacts / "runs"
     for run_id in only:
-        if not run_dir(artifacts, run_id).is_dir():
+        if not os.path.isdir(run_dir(artifacts, run_id)):
             raise SpecError(f"{above / run_id}: there is no such run")
-    if not above.is_dir():
-        if not artifacts.is_dir():
+    if not os.path.isdir(above):
+        if not os.path.isdir(artifacts):
             raise SpecError(f"{artifacts}: there is no such directory")
         return []
-    names = sorted(only) if only else sorted(os.listdir(above))
-    return [_run_row(above / name) for name in names if (above / name).is_dir()]
+    with doing("list the directory", str(above)):
+        names = sorted(only or os.listdir(above))
+    return [_run_row(above / name) for name in names if os.path.isdir(above / name)]
 
 
 def _run_row(run: Path) -> RunRow:
-    latest, latest_problem, resumes_from, problem = None, "", None, ""
-    steps: list[DirectoryRow] = []
-    listing = classify([])
+    listing, pointer, problem = classify([]), Pointer(None, ""), ""
+    verdicts: dict[int, Verdict] = {}
     try:
-        if ckpt_dir(run).is_dir():
-            with open_directory(str(ckpt_dir(run))) as opened:
-                listing = list_directory(opened)
+        with open_directory(str(ckpt_dir(run))) as opened:
+            listing = list_directory(opened)
+            if listing.steps or LATEST in listing.names:
                 pointer = read_pointer(opened)
-                verdicts = {
-                    step: verify_directory(step_name(step), parent=opened) for step in listing.steps
-                }
-            steps = [_row(verdict) for verdict in verdicts.values()]
-            good = [step for step, verdict in verdicts.items() if verdict.verifies]
-            resumes_from = _resumes_from(good, pointer.step)
-            latest = pointer.name or None
-            latest_problem = pointer.problem
-            if not listing.steps and LATEST not in listing.names:
-                latest_problem = ""
-            elif pointer.step is not None and pointer.step not in good:
-                there = pointer.step in listing.steps
-                latest_problem = "does not verify" if there else "does not exist"
+            for step in listing.steps:
+                verdicts[step] = verify_directory(step_name(step), parent=opened)
     except StorageFailed as error:
-        problem = str(error)
+        if error.errno != errno.ENOENT:
+            problem = str(error)
+    good = [step for step, verdict in verdicts.items() if verdict.verifies]
+    latest_problem = pointer.problem
+    if pointer.step is not None and pointer.step not in good:
+        latest_problem = "does not verify" if pointer.step in verdicts else "does not exist"
     return RunRow(
         run_id=run.name,
-        latest=latest,
+        latest=pointer.name or None,
         latest_problem=latest_problem,
-        resumes_from=resumes_from,
-        steps=steps,
+        resumes_from=_resumes_from(good, pointer.step),
+        steps=[_row(verdict) for verdict in verdicts.values()],
         leftovers=list(listing.temporary),
         strays=[ascii(name)[1:-1] for name in listing.strays],
         disk_bytes=_disk_bytes(str(run), 0),

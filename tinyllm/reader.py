@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinyllm.durable import Directory, open_directory
-from tinyllm.errors import ResumeRefused, StorageFailed
+from tinyllm.errors import ResumeRefused, StorageFailed, storage_failed
 from tinyllm.guarded import Unreadable, read_bounded
 from tinyllm.manifest import (
     CONFIG_FILE,
@@ -114,27 +114,31 @@ def find_checkpoint(ckpt_dir: Path, explicit: Path | None = None) -> Found:
     else is refused. StorageFailed when the disk or a permission keeps us from telling.
     """
     wanted = _explicit_step(ckpt_dir, explicit)
-    if not ckpt_dir.is_dir():
-        return Found(None, _not_there(wanted), (), (), (), "", False)
-    with open_directory(str(ckpt_dir)) as directory:
-        listing = list_directory(directory)
-        pointer = read_pointer(directory)
-        skips = _pointer_skips(pointer, listing) if wanted is None else []
-        if wanted is not None and wanted not in listing.steps:
-            skips += _not_there(wanted)
-        first = pointer.step if wanted is None else wanted
-        for step in _order(listing, first, explicit=wanted is not None):
-            name = step_name(step)
-            verdict = verify_directory(
-                name, parent=directory, keep_open=(MODEL_FILE, OPTIMIZER_FILE)
-            )
-            if verdict.verifies:
-                checkpoint = _checkpoint(ckpt_dir / name, verdict)
-                break
-            _raise_unless_damage(verdict)
-            skips.append(Skip(name, verdict.why()))
-        else:
-            checkpoint = None
+    try:
+        with open_directory(str(ckpt_dir)) as directory:
+            return _find(directory, ckpt_dir, wanted)
+    except StorageFailed as error:
+        if error.errno == errno.ENOENT and error.path == str(ckpt_dir):
+            return Found(None, _not_there(wanted), (), (), (), "", False)
+        raise
+
+
+def _find(directory: Directory, ckpt_dir: Path, wanted: int | None) -> Found:
+    listing = list_directory(directory)
+    pointer = read_pointer(directory)
+    skips = _pointer_skips(pointer, listing) if wanted is None else []
+    if wanted is not None and wanted not in listing.steps:
+        skips += _not_there(wanted)
+    checkpoint = None
+    first = pointer.step if wanted is None else wanted
+    for step in _order(listing, first, explicit=wanted is not None):
+        name = step_name(step)
+        verdict = verify_directory(name, parent=directory, keep_open=(MODEL_FILE, OPTIMIZER_FILE))
+        if verdict.verifies:
+            checkpoint = _checkpoint(ckpt_dir / name, verdict)
+            break
+        _raise_unless_damage(verdict)
+        skips.append(Skip(name, verdict.why()))
     return Found(
         checkpoint=checkpoint,
         skips=tuple(skips),
@@ -151,7 +155,7 @@ def list_directory(directory: Directory) -> Listing:
     try:
         return classify(os.listdir(directory.fd))
     except OSError as error:
-        raise StorageFailed(directory.path, f"cannot be listed: {error.strerror}") from error
+        raise storage_failed(directory.path, "list the directory", error) from error
 
 
 def read_pointer(directory: Directory) -> Pointer:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from fault_injection.points import point
 from tinyllm.durable import Directory, doing, rename, sync_directory
-from tinyllm.errors import StorageFailed
+from tinyllm.errors import StorageFailed, storage_failed
 from tinyllm.paths import aside_name, classify, step_name
 from tinyllm.reader import NOT_DAMAGE, Found
 from tinyllm.verification import verify_directory
@@ -167,8 +167,7 @@ def remove_tree(directory: Directory, name: str, *, depth: int = 0) -> None:
         fd = os.open(name, flags, dir_fd=directory.fd)
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            with doing("remove", path):
-                raise
+            raise storage_failed(path, "remove", error) from error
         with doing("remove", path):
             os.unlink(name, dir_fd=directory.fd)
         return
@@ -183,13 +182,13 @@ def remove_tree(directory: Directory, name: str, *, depth: int = 0) -> None:
 def _empty(directory: Directory, *, depth: int) -> None:
     if depth >= _MAX_DEPTH:
         raise StorageFailed(directory.path, "is nested too deeply to remove", errno=errno.ENOTEMPTY)
-    # In order of name the manifest goes first: what is left no longer verifies.
-    for name in sorted(os.listdir(directory.fd)):
+    with doing("list the directory", directory.path):
+        names = sorted(os.listdir(directory.fd))
+    for name in names:  # the manifest comes first: what is left no longer verifies
         try:
             os.unlink(name, dir_fd=directory.fd)
         except OSError as error:
             if error.errno not in (errno.EISDIR, errno.EPERM):
-                with doing("remove", directory.at(name)):
-                    raise
+                raise storage_failed(directory.at(name), "remove", error) from error
             remove_tree(directory, name, depth=depth + 1)
         point("retention.file-unlinked")

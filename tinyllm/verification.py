@@ -14,6 +14,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -216,18 +217,20 @@ def _unlisted(directory: Directory, manifest: Manifest) -> list[Problem]:
     listed = set(manifest.files) | {MANIFEST}
     inside = {name.split("/")[0] for name in manifest.files if "/" in name}
     found: list[str] = []
-    for name in os.listdir(directory.fd):
+    try:
+        names = os.listdir(directory.fd)
+    except OSError as error:
+        return [Problem("", unreadable(error).reason, error.errno or 0)]
+    for name in names:
         if name not in inside:
             found.append(name)
             continue
-        try:
+        with suppress(OSError):  # the files that should be in it will say what is wrong
             fd = os.open(name, OPEN_DIRECTORY, dir_fd=directory.fd)
-        except OSError:
-            continue  # the files that should be in it will say what is wrong
-        try:
-            found += [f"{name}/{below}" for below in os.listdir(fd)]
-        finally:
-            os.close(fd)
+            try:
+                found += [f"{name}/{below}" for below in os.listdir(fd)]
+            finally:
+                os.close(fd)
     return [Problem(ascii(n)[1:-1], "is not in the manifest") for n in sorted(set(found) - listed)]
 
 

@@ -1,5 +1,6 @@
 """``verify`` and ``runs`` say what is there, change nothing, and do not load torch."""
 
+import errno
 import json
 import os
 import shutil
@@ -214,3 +215,20 @@ def test_a_link_to_a_step_given_by_hand_is_followed(
     assert run(capsys, "verify", artifacts / "here")[0] == 0
     shutil.copytree(artifacts / "runs/good/ckpt/step-000008", artifacts / "copy")
     assert run(capsys, "verify", artifacts / "copy")[0] == 0
+
+
+def test_a_run_that_may_not_be_read_is_named_and_the_others_are_listed(
+    artifacts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real_open = os.open
+
+    def refusing(path: str, *rest: object, **more: object) -> int:
+        if str(path).endswith("good/ckpt"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real_open(path, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refusing)
+    code, text = run(capsys, "runs", "--artifacts", artifacts)
+    assert code == 1
+    assert "good/ckpt: cannot open the directory: Permission denied (EACCES)" in text
+    assert "  resumes from step-000008\n" in text

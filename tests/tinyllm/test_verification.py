@@ -1,6 +1,7 @@
 """What does not agree with its manifest, or with itself, is found and named; nothing is changed."""
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -330,3 +331,14 @@ def test_large_files_are_hashed_side_by_side_with_the_same_result(
     assert problems(step_dir) == []
     flip(step_dir / "model.safetensors", 300)
     assert "model.safetensors: sha256" in problems(step_dir)[0]
+
+
+def test_a_directory_that_cannot_be_listed_is_a_problem_and_no_traceback(
+    step_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: int) -> list[str]:
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "listdir", unreadable)
+    verdict = verify_directory(str(step_dir))
+    assert [str(p) for p in verdict.problems] == ["cannot be read: Input/output error (EIO)"]
