@@ -11,7 +11,8 @@ from harness import reproduction, tasks
 from harness.cases import Case
 from harness.commands.common import MODELS, duration, list_of
 from harness.errors import CannotJudge, UsageError
-from harness.explaining import Explained, Mending, Sync, Why
+from harness.explaining import Explained, Why
+from harness.mending import Mending, Sparing, Sync
 from harness.power.reasons import lost_words
 from harness.report.clean import one_line
 from harness.report.words import duration as duration_words
@@ -170,8 +171,8 @@ def model_lines(said: Explained, *, with_why: bool, budget_s: float) -> Iterator
         yield from why_lines(said.why)
     if said.mending is not None:
         yield from _mending_lines(said.mending, sampled=said.sampled)
-    elif not said.failed and not said.stopped:
-        yield from _sync_lines(said)
+    if said.sparing is not None:
+        yield from _sparing_lines(said.sparing, said.model)
     if said.stopped:
         yield f"  stopped after {duration_words(budget_s)}: {said.stopped} (--budget gives it more)"
     yield ""
@@ -187,18 +188,18 @@ def _mending_lines(mending: Mending, *, sampled: bool) -> Iterator[str]:
     yield f"  then    no {explored} fails; {proof}"
 
 
-def _sync_lines(said: Explained) -> Iterator[str]:
-    for label, syncs in (("spare", said.spare), ("needed", said.needed)):
+def _sparing_lines(sparing: Sparing, model: str) -> Iterator[str]:
+    for label, syncs in (("spare", sparing.spare), ("needed", sparing.needed)):
         yield from (_sync_line(label, sync) for sync in syncs[:MAX_SYNCS])
         if len(syncs) > MAX_SYNCS:
             yield f"  {label:<7} and {len(syncs) - MAX_SYNCS} more"
-    if len(said.spare) == 1:
-        yield f"  without the spare one no explored state fails under {said.model}"
-    elif said.all_spare:
-        yield f"  without all the spare ones no explored state fails under {said.model}"
-    elif said.spare:
+    if len(sparing.spare) == 1:
+        yield f"  without the spare one no explored state fails under {model}"
+    elif sparing.all_spare:
+        yield f"  without all the spare ones no explored state fails under {model}"
+    elif sparing.spare:
         yield "  spare each by itself: without all of them some state fails"
-    elif said.needed:
+    elif sparing.needed:
         yield "  each of its syncs is needed"
     else:
         yield "  it makes no syncs"

@@ -1,0 +1,265 @@
+"""Which fsyncs mend a program, and which of its fsyncs nobody needs: searched on its trace. Pure.
+
+Fsyncs are spoken of as lines of the program, not as calls: what is added is added after every
+operation like it (the same words but for the numbers, the same source line), and what is taken
+away is taken away everywhere. So the answer is the same for three saves as for three hundred.
+
+*Mending*: at the first crash place where a state fails, ``crash_states.mend`` finds the smallest
+set of fsyncs for the run up to there; the whole run is explored with these, and so on until no
+state fails. Then each that turns out not to be needed is dropped, and all smaller sets are tried
+where they are few. *Sparing*: each line's syncs are taken away and the run explored again.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fault_injection.crash_states import (
+    DEFAULT_BOUND,
+    PlaceCount,
+    State,
+    enumerate_states,
+    mend,
+    with_fsync,
+    without,
+)
+from fault_injection.crash_states.describe import operation_words
+from fault_injection.crash_states.history import SYNC_KINDS
+from fault_injection.crash_states.space import space_of
+from fault_injection.trace import ROOT_INODE, FileType, Kind, Operation, Trace
+from harness.power.reasons import crash_words, paths_after
+
+MAX_ROUNDS = 24
+MAX_SMALLER = 120
+_OF_NAMES = tuple(f"{kind} " for kind in (Kind.RENAME, Kind.CREATE, Kind.LINK, Kind.EXCHANGE))
+_VARIES = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A recorded run under a model, and who judges its states (remembering by identity)."""
+
+    trace: Trace
+    model: str
+    outputs: frozenset[int]
+    is_good: Callable[[State], bool]
+    seed: int = 0
+    bound: int = DEFAULT_BOUND
+
+    def states(
+        self, trace: Trace, outputs: frozenset[int], counts: list[PlaceCount] | None = None
+    ) -> Iterator[State]:
+        """The crash states of the run, or of one like it with syncs more or less."""
+        return enumerate_states(
+            trace,
+            model=self.model,
+            seed=self.seed,
+            bound=self.bound,
+            outputs=outputs,
+            counts=counts,
+        )
+
+    def first_bad(self, trace: Trace, outputs: frozenset[int]) -> State | None:
+        """The first failing state, at the earliest place."""
+        return next((s for s in self.states(trace, outputs) if not self.is_good(s)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """An fsync of the program, or one to add: of what, after or as which line, how often."""
+
+    words: str
+    site: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """``add`` makes every explored state good when ``complete``.
+
+    ``smallest``: no smaller set of lines does. ``beyond`` says, when nothing was found, what no
+    fsync can mend.
+    """
+
+    add: tuple[Sync, ...] = ()
+    complete: bool = False
+    smallest: bool = False
+    beyond: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sparing:
+    """``spare`` are the syncs without which, each by itself, no explored state fails.
+
+    ``needed`` are the others; ``all_spare`` says that no state fails without all of ``spare``.
+    """
+
+    spare: tuple[Sync, ...]
+    needed: tuple[Sync, ...]
+    all_spare: bool
+
+
+_Line = tuple[str, str, str]  # the words without numbers, the site, which inode of the operation
+
+
+def _line_of(op: Operation, words: Sequence[str], role: str = "") -> _Line:
+    return _VARIES.sub("N", words[op.index]), op.site, role
+
+
+def _role(op: Operation, inode: int) -> str:
+    """Which of its inodes an fsync after ``op`` is of."""
+    for name in ("inode", "new_parent", "parent", "replaced"):
+        if getattr(op, name) == inode:
+            return name
+    raise ValueError(f"operation #{op.index} has nothing to do with inode {inode}")
+
+
+def _words(trace: Trace, model: str, outputs: frozenset[int]) -> list[str]:
+    return operation_words(space_of(trace, model, outputs).history)
+
+
+def _with_lines(search: Search, lines: Iterable[_Line]) -> tuple[Trace, frozenset[int], int]:
+    """The run with an fsync after each operation that is like one of ``lines``; how many."""
+    trace, outputs, wanted = search.trace, search.outputs, frozenset(lines)
+    words = _words(trace, search.model, outputs)
+    pairs = [
+        (op.index, getattr(op, role))
+        for op in search.trace.operations
+        for role in ("inode", "parent", "new_parent", "replaced")
+        if _line_of(op, words, role) in wanted and getattr(op, role) >= 0
+    ]
+    for after, inode in sorted(set(pairs), reverse=True):
+        trace = with_fsync(trace, after, inode)
+        outputs = frozenset(i + (i > after) for i in outputs)
+    return trace, outputs, len(set(pairs))
+
+
+def _shown(search: Search, line: _Line) -> Sync:
+    """A line to add, by its first occurrence."""
+    words = _words(search.trace, search.model, search.outputs)
+    types = space_of(search.trace, search.model, search.outputs).history.types
+    alike = [op for op in search.trace.operations if _line_of(op, words, line[2]) == line]
+    first = alike[0]
+    inode = getattr(first, line[2])
+    path = paths_after(search.trace, first.index).get(inode, "the file")
+    if types.get(inode) is FileType.DIRECTORY:
+        path += " directory" if inode == ROOT_INODE else "/"
+    said = f"fsync({path}) after #{first.index} {words[first.index]}"
+    return Sync(said, first.site, len(alike))
+
+
+def mended(search: Search) -> Mending:
+    """The smallest set of fsyncs after which no explored state of a failing run fails."""
+    kept = enumerate_states(search.trace, model="kill", outputs=search.outputs)
+    killed = next((state for state in kept if not search.is_good(state)), None)
+    if killed is not None:
+        return Mending(beyond=f"a kill does the same {crash_words(killed)}")
+    lines: list[_Line] = []
+    trace, outputs = search.trace, search.outputs
+    for _ in range(MAX_ROUNDS):
+        bad = search.first_bad(trace, outputs)
+        if bad is None:
+            return _smallest(search, lines)
+        found = _lines_for(search, trace, outputs, bad.place)
+        fresh = [line for line in found if line not in lines]
+        if not fresh:
+            return Mending(beyond=f"a state {crash_words(bad)} fails whatever is synced")
+        lines += fresh
+        trace, outputs, _ = _with_lines(search, lines)
+    return Mending(beyond=f"more than {MAX_ROUNDS} rounds of adding fsyncs were not enough")
+
+
+def _lines_for(search: Search, trace: Trace, outputs: frozenset[int], place: int) -> list[_Line]:
+    """The lines to add so that no state up to a crash place fails."""
+    cut = Trace(start=trace.start, operations=trace.operations[:place], blobs=trace.blobs)
+    seen = frozenset(i for i in outputs if i < place)
+    done = mend(
+        cut, search.model, search.is_good, seed=search.seed, bound=search.bound, outputs=seen
+    )
+    words = _words(cut, search.model, seen)
+    found: list[_Line] = []
+    for addition in done.additions if done.complete else ():
+        op = cut.operations[addition.after]
+        found.append(_line_of(op, words, _role(op, addition.inode)))
+    return list(dict.fromkeys(found))
+
+
+def _smallest(search: Search, lines: list[_Line]) -> Mending:
+    for line in list(lines):
+        fewer = [other for other in lines if other != line]
+        if search.first_bad(*_with_lines(search, fewer)[:2]) is None:
+            lines = fewer
+    proven = True
+    everything = _all_lines(search)
+    for size in range(1, len(lines)):
+        for tried, some in enumerate(itertools.combinations(everything, size)):
+            if tried >= MAX_SMALLER:
+                proven = False
+                break
+            if search.first_bad(*_with_lines(search, some)[:2]) is None:
+                return _settled(search, list(some), proven)
+    return _settled(search, lines, proven)
+
+
+def _settled(search: Search, lines: list[_Line], proven: bool) -> Mending:
+    """Where an fsync of the directory does as well as one of the file for a name, that one.
+
+    It is what every model understands: under posix only it makes a name durable.
+    """
+    for number, (words, site, role) in enumerate(lines):
+        if role != "inode" or not words.startswith(_OF_NAMES):
+            continue
+        for other in ("new_parent", "parent"):
+            instead = [*lines[:number], (words, site, other), *lines[number + 1 :]]
+            trace, outputs, added = _with_lines(search, instead)
+            if added and search.first_bad(trace, outputs) is None:
+                lines = instead
+                break
+    add = tuple(_shown(search, line) for line in lines)
+    return Mending(add, complete=True, smallest=proven)
+
+
+def _all_lines(search: Search) -> list[_Line]:
+    """Every line after which an fsync could be added."""
+    words = _words(search.trace, search.model, search.outputs)
+    found: dict[_Line, None] = {}
+    for op in search.trace.operations:
+        if op.kind in SYNC_KINDS or op.kind in (Kind.OUTPUT, Kind.META):
+            continue
+        for role in ("inode", "new_parent", "parent"):
+            if getattr(op, role) >= 0:
+                found.setdefault(_line_of(op, words, role))
+    return list(found)
+
+
+def spared(search: Search) -> Sparing:
+    """Which lines' syncs no explored state of a run without failing states needs."""
+    words = _words(search.trace, search.model, search.outputs)
+    lines: dict[_Line, list[Operation]] = {}
+    for op in search.trace.operations:
+        if op.kind in SYNC_KINDS or op.synced:
+            lines.setdefault(_line_of(op, words), []).append(op)
+    spare: list[Sync] = []
+    needed: list[Sync] = []
+    gone: list[Operation] = []
+    for operations in lines.values():
+        first = operations[0]
+        sync = Sync(f"#{first.index} {words[first.index]}", first.site, len(operations))
+        if search.first_bad(*_removed(search, operations)) is None:
+            spare.append(sync)
+            gone += operations
+        else:
+            needed.append(sync)
+    together = len(spare) > 1 and search.first_bad(*_removed(search, gone)) is None
+    return Sparing(tuple(spare), tuple(needed), together)
+
+
+def _removed(search: Search, operations: Iterable[Operation]) -> tuple[Trace, frozenset[int]]:
+    trace, outputs = search.trace, search.outputs
+    for op in sorted(operations, key=lambda op: op.index, reverse=True):
+        fewer = without(trace, op.index)
+        if len(fewer.operations) < len(trace.operations):
+            outputs = frozenset(i - (i > op.index) for i in outputs)
+        trace = fewer
+    return trace, outputs
