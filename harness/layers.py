@@ -3,14 +3,17 @@
 A layer that cannot run here, or does not apply to the subject, is skipped by name with its reason.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness import planning
+from harness import planning, tasks
 from harness.baseline import Baseline
 from harness.campaign import Campaign
 from harness.cases import Case
 from harness.power.layer import collect_power, start_power
+from harness.realfs import batches, realfs_cases
+from harness.results import FAIL
 from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 
@@ -27,10 +30,15 @@ class Bounds:
     third_kill: int | None = 120
     signal: int | None = 150
     error: int | None = 600
+    realfs: int | None = 200
     saves: tuple[int, ...] | None = None
 
 
-EXHAUSTIVE = Bounds(kill=None, second_kill=None, third_kill=None, signal=None, error=None)
+EXHAUSTIVE = Bounds(
+    kill=None, second_kill=None, third_kill=None, signal=None, error=None, realfs=None
+)
+    kill=None, second_kill=None, third_kill=None, signal=None, error=None, realfs=None
+)
 
 
 def gate_bounds(subject: Subject) -> Bounds:
@@ -40,6 +48,7 @@ def gate_bounds(subject: Subject) -> Bounds:
         third_kill=20,
         signal=24,
         error=120,
+        realfs=60,
         saves=tuple(sorted({0, max(1, subject.keep_ckpts)})),
     )
 
@@ -112,6 +121,31 @@ def error_layer(run: Run) -> None:
     run.cases("error", cases, run.bounds.error)
 
 
+def realfs_layer(run: Run, file_system: str) -> None:
+    """A real file system, its power cut before every changing call, at once and after a commit."""
+    campaign, subject, baseline = run.campaign, run.subject, run.baseline
+    layer = f"realfs/{file_system}"
+    planned = realfs_cases(subject, baseline, file_system, saves=run.bounds.saves)
+    plan = planning.evenly(campaign.wanted(planned), run.bounds.realfs)
+    if note := plan.note(f"{subject.name} {layer}"):
+        campaign.notes.append(note)
+    if not plan.cases or campaign.stopped or campaign.out_of_time():
+        return
+    began = time.monotonic()
+    campaign.progress.layer(f"{subject.name} {layer}", len(plan.cases))
+    futures = [
+        campaign.executor.submit(tasks.cuts_task, subject, baseline, file_system, batch)
+        for batch in batches(plan.cases)
+    ]
+    outcomes: list[Outcome] = []
+    for future in futures:
+        for outcome in future.result():
+            outcomes.append(outcome)
+            campaign.progress.advance(failed=outcome.verdict == FAIL)
+            campaign.record(subject, baseline, layer, outcome)
+    campaign.count(layer, outcomes, seconds=time.monotonic() - began)
+
+
 def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds: Bounds) -> None:
     """All the layers that were asked for, for one subject."""
     run = Run(campaign, subject, baseline, bounds)
@@ -129,5 +163,10 @@ def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds
         collect_power(campaign, power)
     simple: dict[str, Callable[[Run], None]] = {"signal": signal_layer, "error": error_layer}
     for layer in wanted:
+        kind, _, file_system = layer.partition("/")
         if layer in simple:
             simple[layer](run)
+        elif kind == "realfs":
+            realfs_layer(run, file_system)
+        elif kind == "corrupt":
+            campaign.skip(subject, layer, "damage is tried by the test suite, not by campaigns yet")

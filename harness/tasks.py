@@ -17,6 +17,7 @@ from harness.cases import Case
 from harness.errors import UsageError
 from harness.explaining import Explained, Why, explain_kill, explain_model, explain_state
 from harness.power.explore import Exploration, Explored, explore
+from harness.realfs import run_cuts
 from harness.rerun import KeptRun, rerun_case, rerun_state, smaller_states, states_of
 from harness.runner import Outcome, run_case
 from harness.subjects import Subject
@@ -64,6 +65,14 @@ def case_task(subject: Subject, baseline: Baseline, case: Case) -> Outcome:
     """One case, run and judged."""
     preload(subject)
     return run_case(subject, baseline, case, scratch())
+
+
+def cuts_task(
+    subject: Subject, baseline: Baseline, file_system: str, cases: Sequence[Case]
+) -> list[Outcome]:
+    """Cases on a real file system that loses power, one after another on one volume."""
+    preload(subject)
+    return run_cuts(subject, baseline, file_system, cases)
 
 
 def explore_task(explorations: Sequence[Exploration]) -> list[Explored]:

@@ -1,0 +1,110 @@
+"""The realfs layer: a real file system loses power at a place, and the subject resumes on it.
+
+Each place is cut twice: right there, which shows what was forced so far, and after a forced
+commit, which shows what the file system could have written by itself a moment later. What came
+back is the truth about this kernel's file system; the models of the power layer must contain it.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fault_injection.attempt import run_attempt
+from fault_injection.faults import ActionKind, Fault, TriggerKind
+from fault_injection.realfs import run_on_real
+from fault_injection.volumes import Image, Volume, volume
+from harness.artifacts import digests
+from harness.baseline import Baseline
+from harness.cases import Case
+from harness.evidence import History
+from harness.oracle import judge
+from harness.planning import places_of_saves
+from harness.results import FAIL, INCONCLUSIVE, PASS
+from harness.runner import Outcome, settings, step_of, tree_is_final
+from harness.subjects import Subject
+
+COMMITTED = "committed"
+CASES_A_VOLUME = 12
+
+
+def realfs_cases(
+    subject: Subject, baseline: Baseline, file_system: str, *, saves: Sequence[int] | None
+) -> list[Case]:
+    """Before every changing call of the saves and at the end, cut at once and after a commit."""
+    faults = [
+        Fault(TriggerKind.CALL, place, ActionKind.KILL)
+        for place in places_of_saves(baseline, saves)
+    ]
+    faults.append(Fault(TriggerKind.AFTER_LAST_CALL, "end", ActionKind.KILL))
+    return [
+        Case(
+            subject=subject.name,
+            layer=f"realfs/{file_system}",
+            faults=(fault,),
+            place=f"{fault.place}{'-committed' if committed else ''}",
+            state=((COMMITTED, "yes" if committed else "no"),),
+        )
+        for fault in faults
+        for committed in (False, True)
+    ]
+
+
+def batches(cases: Sequence[Case]) -> Iterable[Sequence[Case]]:
+    """The cases that share a volume."""
+    for start in range(0, len(cases), CASES_A_VOLUME):
+        yield cases[start : start + CASES_A_VOLUME]
+
+
+def run_cuts(
+    subject: Subject, baseline: Baseline, file_system: str, cases: Sequence[Case]
+) -> list[Outcome]:
+    """Run the cases on one volume, each from an empty file system."""
+    with volume(file_system) as on:
+        blank = on.keep()
+        return [_run_cut(subject, baseline, case, on, blank) for case in cases]
+
+
+def _run_cut(subject: Subject, baseline: Baseline, case: Case, on: Volume, blank: Image) -> Outcome:
+    began = time.monotonic()
+    on.reset(blank)
+    root = Path(on.path)
+    fault = case.faults[0]
+    real = run_on_real(
+        subject.command(root=on.path, resuming=False),
+        replace(settings(subject, baseline, root=root, fault=fault), supervise=True, root=on.path),
+        on=on,
+        committed=dict(case.state)[COMMITTED] == "yes",
+    )
+    crashed = step_of(real.attempt, subject=subject, root=root, fault=fault, resuming=False)
+    crashed = replace(crashed, evidence=real.evidence, fault_seen=real.cut)
+    if not real.cut:
+        return Outcome(
+            case=case,
+            verdict=INCONCLUSIVE,
+            findings=(),
+            evidence="",
+            seconds=time.monotonic() - began,
+            message=f"the power was not cut: {fault.describe()} was never reached",
+        )
+    resume = run_attempt(
+        subject.command(root=on.path, resuming=True),
+        settings(subject, baseline, root=root, fault=None),
+    )
+    step = step_of(resume, subject=subject, root=root, fault=None, resuming=True)
+    history = History(
+        subject=subject,
+        layer=case.layer,
+        steps=(crashed, step),
+        final=digests(root, subject.final, compare=subject.compare),
+        tree_is_final=tree_is_final(root, baseline),
+    )
+    findings = tuple(judge(history, baseline))
+    return Outcome(
+        case=case,
+        verdict=FAIL if findings else PASS,
+        findings=findings,
+        evidence=real.evidence,
+        seconds=time.monotonic() - began,
+        timed_out=step.timed_out,
+    )
