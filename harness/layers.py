@@ -37,8 +37,6 @@ class Bounds:
 EXHAUSTIVE = Bounds(
     kill=None, second_kill=None, third_kill=None, signal=None, error=None, realfs=None
 )
-    kill=None, second_kill=None, third_kill=None, signal=None, error=None, realfs=None
-)
 
 
 def gate_bounds(subject: Subject) -> Bounds:
