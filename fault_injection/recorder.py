@@ -14,6 +14,7 @@ with the real tree, and a difference makes the trace untraceable.
 """
 
 import os
+import stat
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -85,7 +86,7 @@ class Recorder:
         self._pending: dict[int, Pending] = {}
         self._done: list[Pending] = []
         self._clock = 0
-        self._moved_by = 0  # the thread that moves or removes a directory
+        self._moving: set[int] = set()  # threads that move or remove a directory
         self._why = ""
         self.notify: frozenset[int | Match] = calls.notify_set(recording=spool is not None)
         if spool is not None:
@@ -126,15 +127,14 @@ class Recorder:
     def on_call(self, notification: Notification) -> Call:
         """What the waiting call is. Its thread must still be waiting."""
         tid = notification.tid
-        if self._moved_by:
+        if self._moving:
             self._view.forget_directories()
-            if tid == self._moved_by:
-                self._moved_by = 0
+            self._moving.discard(tid)
         if self._pending:
             self._settle_before(tid)
         if self._reads is not None:
             self._reads.on_call(notification)
-        self._held.pop(tid, None)  # a call that was never answered: its thread has been interrupted
+        self._drop(tid)  # a call that was never answered: its thread has been interrupted
         name = NAMES.get(notification.nr, str(notification.nr))
         request = self._decode(notification, name)
         if request is None:
@@ -145,8 +145,8 @@ class Recorder:
         if request.verb and (request.inside or request.output):
             place = self._labels.place(request.verb, request.label)
         kind = request.kind
-        if kind in (Kind.RENAME, Kind.EXCHANGE, Kind.RMDIR):
-            self._moved_by = tid
+        if kind in (Kind.RENAME, Kind.EXCHANGE, Kind.RMDIR) and _moves_a_directory(request):
+            self._moving.add(tid)
         self._hold(request, notification, place)
         return Call(
             name,
@@ -194,12 +194,11 @@ class Recorder:
 
     def answered(self, call: Call, outcome: Outcome) -> None:
         """How the call was answered: "continued", "failed" or ("wrote", count)."""
+        if outcome == "failed":
+            self._drop(call.tid)
+            return
         pending = self._held.pop(call.tid, None)
         if pending is None:
-            return
-        if outcome == "failed":
-            if self._world is not None:
-                effects.release(pending)
             return
         if not isinstance(outcome, str):
             pending.wrote = outcome[1]
@@ -218,6 +217,12 @@ class Recorder:
         else:
             self._pending[call.tid] = pending
 
+    def _drop(self, tid: int) -> None:
+        """Forget a call that did not run."""
+        pending = self._held.pop(tid, None)
+        if pending is not None:
+            effects.release(pending)
+
     # Settling what calls have done.
 
     def _accept(self, pending: Pending, drafts: list[Draft] | None) -> None:
@@ -225,8 +230,7 @@ class Recorder:
         pending.ended = self._clock
         pending.drafts = drafts or []
         self._pending.pop(pending.request.tid, None)
-        if self._world is not None:
-            effects.release(pending)
+        effects.release(pending)
 
     def _settle_before(self, tid: int) -> None:
         """Learn what earlier calls did, before thread ``tid`` makes its next one."""
@@ -265,9 +269,8 @@ class Recorder:
         """Settle everything, when all processes of the attempt are gone. May be called again."""
         if self._world is None or self._spool is None:
             return
-        for held in self._held.values():
-            effects.release(held)
-        self._held.clear()
+        for tid in list(self._held):
+            self._drop(tid)
         for pending in list(self._pending.values()):
             self._accept(pending, effects.look(self._world, pending, final=True))
         self._spool.flush()
@@ -291,6 +294,11 @@ class Recorder:
         return Trace(
             start=self._world.tree.start(), operations=tuple(operations), blobs=self._spool
         )
+
+
+def _moves_a_directory(request: Request) -> bool:
+    other = None if request.second is None else request.second.status
+    return any(s is not None and stat.S_ISDIR(s.st_mode) for s in (request.status, other))
 
 
 def _output(pending: Pending) -> Draft:
