@@ -103,8 +103,8 @@ def power_cases_task(exploration: Exploration) -> list[Case]:
     return states_of(exploration, scratch())
 
 
-def explain_state_task(exploration: Exploration, case: Case) -> Why:
-    """Why the crash state of a power case is bad."""
+def explain_state_task(exploration: Exploration, case: Case) -> Why | None:
+    """Why the crash state of a power case is bad; None: it is good."""
     preload(exploration.subject)
     return explain_state(exploration, case, scratch())
 

@@ -1,0 +1,180 @@
+"""``durability check`` from its command line to its exit code, on small programs."""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_injection import seccomp
+from harness import cli
+
+pytestmark = pytest.mark.skipif(
+    seccomp.unavailable() is not None, reason=f"seccomp: {seccomp.unavailable()}"
+)
+
+RIGHT = """
+    import json, os, sys
+    root = sys.argv[1]
+    path = os.path.join(root, "state.json")
+    state = {"step": 0, "w": 1.0}
+    if os.path.exists(path):
+        state = json.load(open(path))
+    while state["step"] < 4:
+        state = {"step": state["step"] + 1, "w": state["w"] * 0.5 + 0.25}
+        print(f"step={state['step']} loss={state['w']!r}", flush=True)
+        with open(path + ".tmp", "w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(path + ".tmp", path)
+        directory = os.open(root, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+        print(f"saved step={state['step']}", flush=True)
+"""
+IN_PLACE = RIGHT.replace('path + ".tmp", "w"', 'path, "w"').replace(
+    'os.rename(path + ".tmp", path)', "pass"
+)
+NO_DIRECTORY_FSYNC = RIGHT.replace("os.fsync(directory)", "pass")
+LOSS = r"step=(?P<step>\d+) loss=(?P<loss>\S+)"
+ACK = r"saved step=(?P<step>\d+)"
+
+
+def check(
+    tmp_path: Path, source: str, *options: str, words: tuple[str, ...] = ("{root}",)
+) -> tuple[int, dict[str, Any]]:
+    """Exit code, and the result if there is one."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(source), encoding="utf-8")
+    out = tmp_path / "out"
+    code = cli.main(
+        ["check", "--jobs", "1", "--out", str(out), *options, "--", "python", str(script), *words]
+    )
+    result = out / "result.json"
+    return code, json.loads(result.read_text()) if result.exists() else {}
+
+
+def described(*more: str) -> tuple[str, ...]:
+    return ("--loss-regex", LOSS, "--ack-regex", ACK, "--final", "state.json", *more)
+
+
+def test_a_right_program_passes_every_default_layer(tmp_path: Path) -> None:
+    code, result = check(tmp_path, RIGHT, *described())
+    assert (code, result["verdict"], result["violations"]) == (0, "pass", [])
+    assert sorted(result["layers"]) == [
+        "double",
+        "kill",
+        "power/btrfs",
+        "power/ext4",
+        "power/posix",
+        "power/xfs",
+        "signal",
+    ]
+    assert all(layer["failed"] == 0 for layer in result["layers"].values())
+    assert result["baseline"]["steps"] == 4
+    assert result["invariants"] == [
+        "resumable",
+        "no-lost-ack",
+        "no-silent-restart",
+        "ack-after-durable",
+        "same-losses",
+        "same-final",
+    ]
+    for name in ("junit.xml", "summary.md", "index.html", "cases.jsonl"):
+        assert (tmp_path / "out" / name).stat().st_size > 0
+
+
+def test_a_broken_program_fails_by_name_with_a_bundle(tmp_path: Path) -> None:
+    code, result = check(tmp_path, IN_PLACE, *described("--faults", "kill"))
+    assert (code, result["verdict"]) == (1, "fail")
+    assert {v["invariant"] for v in result["violations"]} == {"resumable"}
+    bundled = [v for v in result["violations"] if v.get("bundle")]
+    assert bundled
+    bundle = tmp_path / "out" / bundled[0]["bundle"]
+    assert (bundle / "case.json").is_file()
+    assert cli.main(["reproduce", str(bundle)]) == 1
+
+
+def test_a_missing_directory_fsync_is_seen_by_power_and_not_by_kills(tmp_path: Path) -> None:
+    code, result = check(
+        tmp_path, NO_DIRECTORY_FSYNC, *described("--faults", "kill,power", "--models", "posix,xfs")
+    )
+    assert code == 1
+    assert result["layers"]["kill"]["failed"] == 0
+    assert result["layers"]["power/posix"]["failed"] > 0
+    assert result["layers"]["power/xfs"]["failed"] > 0
+    assert {v["invariant"] for v in result["violations"]} >= {"no-lost-ack", "ack-after-durable"}
+    assert all("fsync(" in v["needs"] for v in result["violations"] if v.get("needs"))
+
+
+def test_equal_reads_do_not_change_a_verdict(tmp_path: Path) -> None:
+    options = described("--faults", "power", "--models", "posix")
+    _, with_it = check(tmp_path, NO_DIRECTORY_FSYNC, *options)
+    _, without = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--no-equal-reads")
+    for key in ("cases", "failed", "states"):
+        assert with_it["layers"]["power/posix"][key] == without["layers"]["power/posix"][key]
+    assert with_it["layers"]["power/posix"]["equal_reads"] > 0
+    assert without["layers"]["power/posix"].get("equal_reads", 0) == 0
+    told = [[(v["case"], v["invariant"]) for v in r["violations"]] for r in (with_it, without)]
+    assert told[0] == told[1]
+
+
+def test_forks_and_processes_give_the_same_verdicts(tmp_path: Path) -> None:
+    for source in (RIGHT, IN_PLACE):
+        options = described("--faults", "kill")
+        _, forked = check(tmp_path, source, *options)
+        _, processes = check(tmp_path, source, *options, "--no-fork")
+        told = [[(v["case"], v["invariant"]) for v in r["violations"]] for r in (forked, processes)]
+        assert told[0] == told[1]
+        assert forked["layers"]["kill"]["cases"] == processes["layers"]["kill"]["cases"]
+
+
+UNSEEDED = RIGHT.replace("0.25}", "__import__('random').random()}")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "code", "said"),
+    [
+        (UNSEEDED, described(), 3, "not deterministic: step 1 had loss"),
+        ("print('step=1 loss=1')", ("--loss-regex", LOSS), 2, "wrote nothing under {root}"),
+        (RIGHT, ("--loss-regex", r"(?P<step>x)(?P<loss>y)"), 2, "no line matched the losses'"),
+        (RIGHT, ("--ack-regex", r"never (?P<step>\d+)"), 2, "no line matched the acknowledg"),
+        (RIGHT, ("--final", "final.bin"), 2, "matches nothing"),
+        (RIGHT, ("--loss-regex", r"step=(\d+)"), 2, "(?P<step>...)"),
+        ("import sys; sys.exit('boom')", (), 2, "boom"),
+        (RIGHT.replace("saved step={state['step']}", "saved step=99"), described(), 2, "99"),
+    ],
+)
+def test_each_mistake_has_its_sentence_and_exit_code(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    options: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    assert check(tmp_path, source, *options)[0] == code
+    assert said in capsys.readouterr().err
+
+
+def test_a_program_that_hangs_in_its_resume_is_bounded_and_named(tmp_path: Path) -> None:
+    hangs = RIGHT.replace("state = json.load(open(path))", "__import__('time').sleep(600)")
+    code, result = check(tmp_path, hangs, *described("--faults", "kill", "--timeout", "1s"))
+    assert code == 1
+    assert {v["invariant"] for v in result["violations"]} == {"resumable"}
+    assert any("were not run: 3 cases had reached their time limit" in n for n in result["notes"])
+
+
+def test_no_root_in_the_command_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path, RIGHT, words=("/tmp/elsewhere",))[0] == 2
+    assert "{root}" in capsys.readouterr().err
+
+
+def test_a_filter_that_matches_nothing_is_no_pass(tmp_path: Path) -> None:
+    code, result = check(tmp_path, RIGHT, *described("--faults", "kill", "--filter", "nothing"))
+    assert (code, result["verdict"]) == (3, "inconclusive")
+    assert result["reasons"] == ["no case was run"]
