@@ -165,7 +165,11 @@ def _within(exploration: Exploration, place: int) -> bool:
 
 
 def _failure(state: State, findings: Sequence[Finding], judge: Judge, *, explain: bool) -> Failure:
-    reason = reason_of(state, cause_of(state, judge.is_good) if explain else None)
+    reason = reason_of(
+        state,
+        cause_of(state, judge.is_good) if explain else None,
+        names=judge.baseline.stable_names,
+    )
     return Failure(
         descriptor=state.descriptor(),
         place=state.place_label,

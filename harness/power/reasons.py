@@ -51,8 +51,14 @@ class Reason:
     signature: str = ""
 
 
-def reason_of(state: State, cause: Cause | None) -> Reason:
-    """The reason in words; without a cause only what was lost and where."""
+def reason_of(
+    state: State, cause: Cause | None, *, names: frozenset[bytes] | None = None
+) -> Reason:
+    """The reason in words; without a cause only what was lost and where.
+
+    ``names`` are those that are the same in every run (None: all are); the others are made at
+    random and are ``~`` in the signature.
+    """
     crash = crash_words(state)
     if cause is None or not cause.needed:
         return Reason(needs="", lost=describe(state), crash=crash)
@@ -76,8 +82,18 @@ def reason_of(state: State, cause: Cause | None) -> Reason:
         crash=crash,
         site=last.site,
         holds_if=cause.good.descriptor(),
-        signature=_VARIES.sub("N", signature),
+        signature=_VARIES.sub("N", _steady(signature, space.history.trace, names)),
     )
+
+
+def _steady(text: str, trace: Trace, names: frozenset[bytes] | None) -> str:
+    """``text`` without the names that differ from run to run."""
+    if names is None:
+        return text
+    used = {name for op in trace.operations for name in (op.name, op.new_name) if name}
+    for name in sorted(used - names, key=lambda n: (-len(n), n)):
+        text = text.replace(show(name), "~")
+    return text
 
 
 def _few(syncs: Sequence[str]) -> str:
