@@ -106,9 +106,10 @@ def _recorder(settings: Settings) -> "Recorder":
 def _notify(recorder: "Recorder | None", aim: Aim) -> "Collection[int | Match] | None":
     if recorder is None:
         return None
-    from fault_injection.syscalls import NUMBERS
+    from fault_injection.syscalls import NUMBERS, STARTS_TASK
 
-    return {*recorder.notify, *([NUMBERS["exit_group"]] if aim.watches_end() else [])}
+    end = [NUMBERS["exit_group"]] if aim.watches_end() else []
+    return {*recorder.notify, *STARTS_TASK, *end}
 
 
 def _result(

@@ -110,6 +110,8 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
     "exit": (60, 93),
     "exit_group": (231, 94),
     "clone": (56, 220),
+    "fork": (57, None),
+    "vfork": (58, None),
     "clone3": (435, 435),
     "seccomp": (317, 277),
     "process_vm_readv": (310, 270),
@@ -130,3 +132,6 @@ def numbers(machine: str) -> dict[str, int]:
 MACHINE = platform.machine()
 NUMBERS: dict[str, int] = numbers(MACHINE) if MACHINE in MACHINES else {}
 NAMES: dict[int, str] = {number: name for name, number in NUMBERS.items()}
+STARTS_TASK: frozenset[int] = frozenset(
+    NUMBERS[name] for name in ("clone", "clone3", "fork", "vfork") if name in NUMBERS
+)

@@ -330,15 +330,24 @@ def test_what_does_not_end_is_ended(tmp_path: Path, program: str) -> None:
     assert 0.3 <= attempt.seconds < 10
 
 
-def test_output_without_end_is_taken_cut_and_said_to_be(tmp_path: Path) -> None:
+def test_output_beyond_the_bound_is_taken_cut_and_said_to_be(tmp_path: Path) -> None:
     limit = 10_000
-    attempt = shell(tmp_path, "yes x & yes y >&2; wait", timeout_s=0.5, output_limit_bytes=limit)
+    program = "yes x | head -c 300000; yes y | head -c 300000 >&2; echo end"
+    attempt = shell(tmp_path, program, output_limit_bytes=limit)
+    assert attempt.exit_code == 0
     assert attempt.stdout == b"x\n" * (limit // 2)
     assert attempt.stderr == b"y\n" * (limit // 2)
     assert attempt.cut == ("stderr", "stdout")
     assert sum(len(s.data) for s in attempt.seen if s.source == "stdout") == limit
     exactly = shell(tmp_path, "yes x | head -c 10000", output_limit_bytes=limit)
     assert (len(exactly.stdout), exactly.cut) == (limit, ())
+
+
+def test_output_without_end_ends_with_the_time(tmp_path: Path) -> None:
+    attempt = shell(tmp_path, "yes x & yes y >&2", timeout_s=0.5, output_limit_bytes=100)
+    assert (attempt.timed_out, attempt.signal) == (True, 9)
+    assert len(attempt.stdout) <= 100
+    assert len(attempt.stderr) <= 100
 
 
 @LINUX
@@ -361,8 +370,11 @@ def test_children_that_end_by_themselves_a_moment_later_are_no_fault(tmp_path: P
 
 @LINUX
 def test_forks_without_end_are_bounded(tmp_path: Path) -> None:
+    # Supervised, each fork waits for its answer: nothing can outrun the count.
     source = "import os\nwhile True: os.fork()"
-    attempt = run_attempt(python(tmp_path, source), settings(tmp_path, process_limit=50))
+    attempt = run_attempt(
+        python(tmp_path, source), settings(tmp_path, process_limit=50, supervise=True)
+    )
     assert attempt.bounded == "more than 50 processes at once"
     assert (attempt.signal, attempt.timed_out) == (9, False)
     assert alive_with(str(tmp_path)) == []
