@@ -52,15 +52,15 @@ class _OutOfTime(Exception):
     """The budget is used up."""
 
 
-def explain_state(exploration: Exploration, case: Case, scratch: Path) -> Why:
-    """Why the crash state of a power case is bad. Raises CannotJudge when it is good, or gone."""
+def explain_state(exploration: Exploration, case: Case, scratch: Path) -> Why | None:
+    """Why the crash state of a power case is bad; None: it is good. CannotJudge when it is gone."""
     prepared = prepare(exploration, scratch)
     descriptor = dict(case.state).get("state", "")
     try:
         state = rebuild(prepared.trace, exploration.model, descriptor, outputs=prepared.outputs)
     except ValueError as error:
         raise CannotJudge(f"{case.id}: this recording has no such crash state: {error}") from error
-    return _why(state, prepared.judge, said=case.id)
+    return _why(state, prepared.judge)
 
 
 def explain_kill(exploration: Exploration, place: str, scratch: Path) -> str:
@@ -76,10 +76,10 @@ def explain_kill(exploration: Exploration, place: str, scratch: Path) -> str:
     return "" if bad is None else crash_words(bad)
 
 
-def _why(state: State, judge: Judge, *, said: str) -> Why:
+def _why(state: State, judge: Judge) -> Why | None:
     findings = judge.findings(state)
     if not findings:
-        raise CannotJudge(f"{said}: the crash state breaks no invariant now; nothing to explain")
+        return None
     return Why(tuple(findings), reason_of(state, cause_of(state, judge.is_good)))
 
 
@@ -119,7 +119,7 @@ def explained(
         if not failing:
             return replace(said, sparing=spared(search))
         smallest = min(failing, key=lambda s: (len(s.lost()) + len(s.data), s.place))
-        said = replace(said, why=_why(smallest, judge, said=asked.model))
+        said = replace(said, why=_why(smallest, judge))
         return replace(said, mending=mended(search))
     except _OutOfTime:
         what = "the smallest set of fsyncs was" if failing else "the fsyncs nobody needs were"

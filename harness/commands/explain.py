@@ -122,7 +122,10 @@ def _of_case(case: Case, prepared: Prepared, executor: Executor) -> Iterator[str
     yield f"why  {case.id}"
     if model:
         why = executor.submit(tasks.explain_state_task, exploration, case).result()
-        yield from why_lines(why, holds=_holds(why, case))
+        if why is None:
+            yield "  this crash state breaks no invariant now"
+        else:
+            yield from why_lines(why, holds=_holds(why, case))
         yield ""
         return
     yield f"  a fault of the layer {case.layer} loses nothing that was written: no fsync mends it"
