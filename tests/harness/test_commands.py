@@ -1,0 +1,88 @@
+"""``docs/commands.md`` lists what the code has: commands, options, layers, invariants, models."""
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import cli, commands, errors, oracle, tinyllm_oracle
+from harness.cases import LAYERS
+from harness.commands.common import FILE_SYSTEMS, MODELS
+from tests.harness.histories import a_subject
+
+PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    parser = cli.build_parser()
+    [action] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(action.choices)
+
+
+def words(pattern: str) -> set[str]:
+    return set(re.findall(pattern, PAGE, re.MULTILINE))
+
+
+def test_every_command_is_documented_and_no_other() -> None:
+    assert words(r"`durability ([a-z]+)") == set(parsers())
+
+
+def test_every_option_is_documented() -> None:
+    known = words(r"(--[a-z-]+)")
+    for name, parser in parsers().items():
+        options = {o for a in parser._actions for o in a.option_strings if o.startswith("--")}
+        missing = options - known - {"--help"}
+        assert not missing, f"{name}: {sorted(missing)}"
+
+
+def test_every_layer_and_model_is_documented() -> None:
+    table = words(r"^\| `([a-z]+)` \|") | words(r"`((?:power|realfs)/[a-z0-9]+)`")
+    for layer in LAYERS:
+        if layer == "power":
+            assert {f"power/{model}" for model in MODELS} <= table
+        elif layer == "realfs":
+            assert {f"realfs/{fs}" for fs in FILE_SYSTEMS} <= table
+        else:
+            assert layer in table
+
+
+def test_every_invariant_is_documented() -> None:
+    table = words(r"^\| `([a-z]+(?:-[a-z]+)+|resumable|retention)` \|")
+    known = {*oracle.GENERAL, *tinyllm_oracle.CHECKS, "error-is-clear"}
+    assert table == known
+    assert set(oracle.invariants_of(a_subject(format="tinyllm"), layers=["error"])) == known
+
+
+def test_every_exit_code_is_documented() -> None:
+    codes = {errors.UsageError.exit_code, errors.CannotJudge.exit_code, cli.INTERNAL_ERROR, 130}
+    assert codes <= {int(code) for code in words(r"^\| (\d+) \|")}
+
+
+def test_modules_stand_in_the_order_of_the_help() -> None:
+    shown = [module.__name__.rpartition(".")[2] for module in commands.in_order()]
+    assert shown == list(parsers())
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["gate", "--faults", "nonsense"],
+        ["gate", "--models", "zfs"],
+        ["gate", "--budget", "soon"],
+        ["gate", "--jobs", "0"],
+        ["check"],
+        ["check", "gone.toml"],
+        ["reproduce", "zzz"],
+        ["nonsense"],
+    ],
+)
+def test_wrong_usage_is_exit_2(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(argv)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
