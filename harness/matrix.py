@@ -111,3 +111,23 @@ def _cell(campaign: Campaign, mutant: Mutant, layer: str) -> Cell:
     caught = bool(set(found) & set(expected))
     ok = (caught if expected else not found) and (ran > 0 or layer == "double")
     return Cell(layer, expected, found, ok, ran)
+
+
+def markdown(mutants: Sequence[Mutant], *, layers: Sequence[str]) -> str:
+    """The known truth for the README: caught (**x**), silent (-), not claimed (blank)."""
+    short = [layer.rpartition("/")[2] for layer in layers]
+    lines = [
+        f"| mutant | {' | '.join(short)} | what is wrong, or how it is right |",
+        f"|---{'|:-:' * len(layers)}|---|",
+    ]
+    for mutant in mutants:
+        cells = []
+        for layer in layers:
+            expected = mutant.expect.get(layer)
+            if mutant.kind in ("untraceable", "nondeterministic"):
+                cells.append("exit 3")
+            else:
+                cells.append("" if expected is None else "**x**" if expected else "-")
+        name = f"`{mutant.name}`"
+        lines.append(f"| {name} | {' | '.join(cells)} | {mutant.kind}: {mutant.what} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,103 @@
+"""The detection matrix: caught where it must be, silent everywhere else. Every cell is asserted."""
+
+import atexit
+import contextlib
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fault_injection import seccomp
+from harness import mutants
+from harness.campaign import Options
+from harness.matrix import BOUNDS, Cell, Row, markdown, matrix
+from harness.mutants import POWER, Mutant
+from harness.progress import progress
+from harness.workers import worker_pool
+
+pytestmark = [
+    pytest.mark.skipif(
+        seccomp.unavailable() is not None, reason=f"seccomp: {seccomp.unavailable()}"
+    ),
+    pytest.mark.timeout(300),
+]
+
+DIRECTORY = Path(__file__).parents[1] / "mutants"
+LAYERS = ("kill", "double", "signal", *POWER)
+BUILD = Path(tempfile.mkdtemp(prefix="durability-mutants-"))
+atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
+PROGRAMS = mutants.programs(DIRECTORY, build=BUILD)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[tuple[Executor, str]]:
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(worker_pool(1))
+
+
+def run(mutant: Mutant, pool: tuple[Executor, str], *, layers: tuple[str, ...] = LAYERS) -> Row:
+    executor, temp_dir = pool
+    options = Options(faults=layers, jobs=1, trace_dir=f"{temp_dir}/traces")
+    with progress(stream=io.StringIO()) as shown:
+        [row] = matrix(
+            [mutant],
+            options=options,
+            executor=executor,
+            progress=shown,
+            bounds=replace(BOUNDS, second_kill=24, third_kill=8, signal=12),
+        )
+    return row
+
+
+@pytest.mark.parametrize("mutant", PROGRAMS, ids=[m.name for m in PROGRAMS])
+def test_every_cell_is_as_it_must_be(mutant: Mutant, pool: tuple[Executor, str]) -> None:
+    if mutant.missing:
+        pytest.skip(mutant.missing)
+    row = run(mutant, pool)
+    assert row.problem == ""
+    assert [cell for cell in row.cells if not cell.ok] == []
+
+
+def by_name(name: str) -> Mutant:
+    return next(m for m in PROGRAMS if m.name == name)
+
+
+def test_a_claim_that_does_not_hold_is_seen(pool: tuple[Executor, str]) -> None:
+    """The matrix itself can fail: a correct program said to be broken, and the other way round."""
+    right = by_name("tmp_rename")
+    claimed = replace(right, kind="broken", expect={"kill": ("no-lost-ack",)})
+    [cell] = run(claimed, pool, layers=("kill",)).cells
+    assert (cell.ok, cell.found) == (False, ())
+    wrong = replace(by_name("in_place"), expect={"kill": ()})
+    [cell] = run(wrong, pool, layers=("kill",)).cells
+    assert (cell.ok, cell.found) == (False, ("resumable",))
+    other = replace(by_name("in_place"), expect={"kill": ("same-final",)})
+    [cell] = run(other, pool, layers=("kill",)).cells
+    assert not cell.ok
+
+
+def test_a_mutant_that_dies_of_something_else_is_an_error_and_not_a_catch(
+    pool: tuple[Executor, str],
+) -> None:
+    broken = by_name("in_place")
+    dies = replace(
+        broken, subject=replace(broken.subject, train=("python", "-c", "import gone{root}"))
+    )
+    row = run(dies, pool, layers=("kill",))
+    assert not row.ok
+    assert "no baseline" in row.problem
+
+
+def test_a_cell_without_a_case_is_not_ok() -> None:
+    assert not Row(by_name("in_place"), (Cell("kill", (), (), False, 0),)).ok
+
+
+def test_the_readme_shows_the_matrix() -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- matrix:begin -->\n")[2].partition("<!-- matrix:end -->")[0]
+    assert shown.strip() == markdown(PROGRAMS, layers=LAYERS).strip()
