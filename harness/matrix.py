@@ -91,6 +91,9 @@ def _row(
         return Row(mutant, (), problem=f"not traceable: {answer.untraceable}")
     claimed = tuple(layer for layer in options.faults if layer in mutant.expect)
     needed = claimed if "kill" in claimed or "double" not in claimed else ("kill", *claimed)
+    if mutant.expect.get("signal") and not mutant.expect.get("kill"):
+        # What only a signal shows may need one certain place: a sample could pass it by.
+        bounds = replace(bounds, signal=None)
     campaign = Campaign(
         options=replace(options, faults=needed),
         executor=executor,
