@@ -300,15 +300,16 @@ def _end(status: int, modules: frozenset[str]) -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException as error:
         # The interpreter reports this and goes on ending.
-        _ignored(error, threading)
+        _ignored(error, threading, "threading shutdown")
     if threading.active_count() > 1:
         # Daemon threads: only the interpreter's own end stops them where it would.
         if status < 0:
-            signal.signal(-status, signal.SIG_DFL)
-            os.kill(os.getpid(), -status)
+            _flush()
+            _die_by(-status)
         ctypes.pythonapi.Py_Exit(status)
     atexit._run_exitfuncs()
     flushed = _flush()
+    _end_resource_tracker()
     if gc.isenabled():
         # The interpreter does so here, and it matters: what is reachable comes into the order of
         # its references, by which a text file is destroyed before the raw file below it.
@@ -319,14 +320,29 @@ def _end(status: int, modules: frozenset[str]) -> NoReturn:
         status = 120 if status >= 0 else status
     ctypes.CDLL(None).fflush(None)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
+        _die_by(-status)
     os._exit(status)
 
 
-def _ignored(error: BaseException, where: object) -> None:
-    """Report what the interpreter reports and then passes over at its end."""
-    print(f"Exception ignored in: {where!r}", file=sys.stderr)
+def _die_by(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _end_resource_tracker() -> None:
+    """From Python 3.12 the interpreter ends it by a destructor, which here is a loaded module's."""
+    module = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(module, "_resource_tracker", None)
+    destructor = getattr(tracker, "__del__", None)
+    if destructor is not None:
+        with contextlib.suppress(OSError, ChildProcessError):
+            destructor()
+
+
+def _ignored(error: BaseException, where: object, doing: str) -> None:
+    """Report what the interpreter reports and then passes over at its end, in its words."""
+    words = f"on {doing}:" if sys.version_info >= (3, 13) else f"in: {where!r}"
+    print(f"Exception ignored {words}", file=sys.stderr)
     traceback.print_exception(error)
 
 
@@ -340,7 +356,7 @@ def _flush() -> bool:
         except BaseException as error:
             good = False
             if stream is sys.stdout:
-                _ignored(error.with_traceback(None), stream)
+                _ignored(error.with_traceback(None), stream, "flushing sys.stdout")
     return good
 
 
@@ -349,7 +365,8 @@ def _clear_globals(before: frozenset[str]) -> None:
 
     An open file in a global variable is flushed by this, as at the end of a real process.
     """
-    sys.last_type = sys.last_value = sys.last_traceback = None
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        setattr(sys, name, None)
     names = [name for name in sys.modules if name == "__main__" or name not in before]
     alive = []
     for name in names:

@@ -53,7 +53,7 @@ class Settings:
     stable_names: frozenset[bytes] | None = None
     at_fault: Callable[[], None] | None = None
     output_limit_bytes: int = 1 << 20
-    leftover_grace_s: float = 1.0
+    leftover_grace_s: float = 2.0
     process_limit: int = 512
     file_limit_bytes: int | None = None
 

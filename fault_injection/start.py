@@ -48,7 +48,7 @@ class Started:
     ``handshake`` ends when the program has begun, and carries words when it could not begin.
     """
 
-    pid: int
+    pid: int = -1
     pidfd: int = -1
     stdout: int = -1
     stderr: int = -1
@@ -90,39 +90,46 @@ def start(
             # What is buffered here must not be written once more by the child.
             if stream is not None and not stream.closed:
                 stream.flush()
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    ours, theirs = socket.socketpair()
-    control = control_of_child = None
-    if arming is not None:
-        control, control_of_child = socket.socketpair()
-    parent = os.getpid()
-    pid = fork()
-    if pid == 0:
-        child = _Child(command, plan, notify, arming, file_limit_bytes)
-        _be_the_child(child, parent, theirs, control_of_child, out_write, err_write)
-    os.close(out_write)
-    os.close(err_write)
-    theirs.close()
-    if control_of_child is not None:
-        control_of_child.close()
-    started = Started(pid=pid, stdout=out_read, stderr=err_read, control=control, handshake=ours)
+    child = _Child(command, plan, notify, arming, file_limit_bytes)
+    started = Started()
     try:
+        with contextlib.ExitStack() as childs_ends:
+            _fork_into(started, child, childs_ends)
         if hasattr(os, "pidfd_open"):
-            started.pidfd = os.pidfd_open(pid)
+            started.pidfd = os.pidfd_open(started.pid)
+        assert started.handshake is not None
         if notify is not None:
-            started.listener = _receive_listener(ours)
-        for fd in (out_read, err_read):
+            started.listener = _receive_listener(started.handshake)
+        for fd in (started.stdout, started.stderr):
             os.set_blocking(fd, False)
-        ours.setblocking(False)
-        if control is not None:
-            control.setblocking(False)
+        for sock in (started.handshake, started.control):
+            if sock is not None:
+                sock.setblocking(False)
     except BaseException:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if started.pid > 0:
+            os.kill(started.pid, signal.SIGKILL)
+            os.waitpid(started.pid, 0)
         started.close()
         raise
     return started
+
+
+def _fork_into(started: Started, child: "_Child", childs_ends: contextlib.ExitStack) -> None:
+    """Make what connects the two, and the child. Each end is owned the moment it exists."""
+    started.stdout, out = os.pipe()
+    childs_ends.callback(os.close, out)
+    started.stderr, err = os.pipe()
+    childs_ends.callback(os.close, err)
+    started.handshake, said = socket.socketpair()
+    childs_ends.enter_context(said)
+    control = None
+    if child.arming is not None:
+        started.control, control = socket.socketpair()
+        childs_ends.enter_context(control)
+    parent = os.getpid()
+    started.pid = fork()
+    if started.pid == 0:
+        _be_the_child(child, parent, said, control, out, err)
 
 
 def fork() -> int:

@@ -4,12 +4,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fault_injection import seccomp, spool
+from fault_injection import processes, seccomp, spool, supervision
 from fault_injection.attempt import Attempt, Seen, Settings, run_attempt
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 from fault_injection.guardian import guarded
@@ -414,6 +414,25 @@ def test_a_daemon_is_supervised_after_the_main_process_has_ended(root: Path) -> 
 def test_a_hanging_program_is_ended_under_supervision_too(root: Path) -> None:
     attempt, _ = run(root, "import signal; signal.pause()", timeout_s=0.5)
     assert (attempt.timed_out, attempt.signal, attempt.fault_seen) == (True, 9, False)
+
+
+def test_a_fork_bomb_never_has_more_processes_than_it_may(root: Path) -> None:
+    """Each fork waits to be counted, so that the bomb cannot outrun its supervisor."""
+    source = "import os\nwhile True: os.fork()"
+    counts: list[int] = []
+    walk = processes.walk
+
+    def counted(pid: int, *, spare: Iterable[int] = ()) -> Iterator[int]:
+        found = list(walk(pid, spare=spare))
+        counts.append(len(found))
+        return iter(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "walk", counted)
+        attempt, _ = run(root, source, process_limit=50)
+    assert attempt.bounded == "more than 50 processes at once"
+    assert (attempt.signal, attempt.timed_out) == (9, False)
+    assert 50 < max(counts) <= 50 + supervision.TASKS_BETWEEN_CHECKS
 
 
 # Recording, watching, starting.
