@@ -116,7 +116,7 @@ def lint(trace: Trace, *, acknowledged: Collection[int] = ()) -> tuple[Finding, 
     """
     look = _look(trace, acknowledged)
     found = {finding for check in LINTS.values() for finding in check(look)}
-    return tuple(sorted(found, key=lambda f: (f.index, f.name, f.file)))
+    return tuple(sorted(found, key=lambda f: (f.index, f.name, f.file, f.message)))
 
 
 def _look(trace: Trace, acknowledged: Collection[int]) -> _Look:

@@ -177,7 +177,7 @@ def test_a_pointer_that_is_none_gives_its_reason_and_the_newest_that_verifies(
 def test_a_pointer_of_rubbish_never_leads_anywhere(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
-    ckpt = tmp_path_factory.getbasetemp() / "rubbish"
+    ckpt = tmp_path_factory.getbasetemp() / "pointers-of-rubbish"
     ckpt.mkdir(exist_ok=True)
     (ckpt / "LATEST").write_bytes(content)
     found = find(ckpt)

@@ -115,8 +115,9 @@ def _fifo(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
+    # By its name alone: the address of a socket has room for a hundred bytes.
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)
 
 
 def _device(path: Path) -> None:
