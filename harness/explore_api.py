@@ -30,6 +30,8 @@ __all__ = ["DEFAULT_MODELS", "Count", "Exploration", "Violation", "explore"]
 
 DEFAULT_MODELS = ("posix", "ext4", "xfs", "btrfs")
 MAX_SHOWN = 3
+_MEMORY = "/dev/shm"
+_ROOM_BYTES = 512 << 20
 _SLACK_S = 30.0  # for what is bounded by itself: laying out, enumerating
 
 
@@ -113,7 +115,9 @@ def explore(
         raise CannotJudge(f"explore cannot run here: {reason}")
     _load_once()
     with contextlib.ExitStack() as undone:
-        work = Path(undone.enter_context(leftovers.workspace(run_id="explore", memory=True)))
+        work = Path(
+            undone.enter_context(leftovers.workspace(run_id="explore", memory=_fits_in_memory()))
+        )
         tree = work / "root" if root is None else _usable(root)
         undone.callback(_left_as_it_was, tree, existed=tree.exists())
         tree.mkdir(exist_ok=True)
@@ -147,6 +151,14 @@ def _load_once() -> None:
     importlib.import_module("fault_injection.recorder")
     importlib.import_module("fault_injection.spool")
     pylayout.layout()
+
+
+def _fits_in_memory() -> bool:
+    """Whether the file system in memory can be used, and has room for trees."""
+    with contextlib.suppress(OSError):
+        room = os.statvfs(_MEMORY)
+        return room.f_bavail * room.f_frsize >= _ROOM_BYTES and os.access(_MEMORY, os.W_OK)
+    return False
 
 
 def _exploration(found: Explored, *, seed: int) -> Exploration:

@@ -29,7 +29,7 @@ from fault_injection.crash_states.space import space_of
 from fault_injection.trace import FileType, Kind, Trace
 from harness.errors import CannotJudge
 from harness.isolated import in_fork
-from harness.power.reasons import line_ended_by, reason_of
+from harness.power.reasons import reason_of
 from harness.report.clean import one_line, printable
 from harness.report.timeline import Step, Timeline, as_text
 from harness.scratch import emptied
@@ -141,12 +141,25 @@ class _Wrong:
     traceback: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """The ``lines`` on stdout; operation ``ends[k]`` completed all up to number ``counts[k]``."""
+
+    ends: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    lines: tuple[str, ...] = ()
+
+    def by(self, state: State) -> tuple[str, ...]:
+        """What had been printed before the crash."""
+        return self.lines[: self.counts[state.outputs - 1]] if state.outputs else ()
+
+
 @dataclass(slots=True)
 class _Checks:
     """The check, remembered by state."""
 
     plan: Plan
-    lines: tuple[str, ...]
+    printed: _Printed
     beat: Callable[[], None]
     known: dict[tuple[str, int], _Wrong | None] = field(default_factory=dict)
     heard_s: float = 0.0
@@ -170,7 +183,7 @@ class _Checks:
             materialize(state.tree(), str(emptied(plan.root)))
         except LayoutError as error:
             raise CannotJudge(f"a crash state cannot be laid out: {error}") from error
-        told = list(self.lines[: state.outputs])
+        told = list(self.printed.by(state))
         ended = in_fork(lambda _: _asked(plan, told), silence_s=plan.timeout_s)
         self.beat()
         if ended.problem:
@@ -206,18 +219,18 @@ def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
         plan.setup(plan.root)
         beat()
     trace = _recorded(plan)
-    ends, lines = _printed(trace) if plan.told else ((), ())
-    checks = _Checks(plan, lines, beat)
+    printed = _printed(trace) if plan.told else _Printed()
+    checks = _Checks(plan, printed, beat)
     counts: list[tuple[str, Count]] = []
     violations: list[tuple[int, int, Violation]] = []
     for number, model in enumerate(plan.models):
-        count, failing = _failing(plan, trace, model, ends, checks)
+        count, failing = _failing(plan, trace, model, checks)
         counts.append((model, count))
         for position, (size, state) in enumerate(failing):
             violation = _violation(state, checks, explain=position < MAX_EXPLAINED)
             violations.append((size, number, violation))
     violations.sort(key=lambda one: one[:2])
-    words = operation_words(space_of(trace, plan.models[0], ends).history)
+    words = operation_words(space_of(trace, plan.models[0], printed.ends).history)
     return Explored(
         violations=tuple(violation for _, _, violation in violations),
         counts=tuple(counts),
@@ -265,29 +278,29 @@ def _why_not(attempt: Attempt, plan: Plan) -> str:
     return ""
 
 
-def _printed(trace: Trace) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The operations that ended a line on stdout, and all the lines in order.
-
-    Lines that one write ended together are one entry of the first and are known by their text.
-    """
+def _printed(trace: Trace) -> _Printed:
     ends: list[int] = []
+    counts: list[int] = []
     lines: list[str] = []
+    begun = b""
     for op in trace.operations:
         if op.kind is Kind.OUTPUT and op.stream == "stdout" and op.size:
-            data = trace.blobs.read(op.blob, 0, op.size)
-            if b"\n" in data:
+            *whole, begun = (begun + trace.blobs.read(op.blob, 0, op.size)).split(b"\n")
+            if whole:
+                lines += [line.decode("utf-8", "backslashreplace") for line in whole]
                 ends.append(op.index)
-                lines.append(line_ended_by(trace, op.index))
-    return tuple(ends), tuple(lines)
+                counts.append(len(lines))
+    return _Printed(tuple(ends), tuple(counts), tuple(lines))
 
 
 def _failing(
-    plan: Plan, trace: Trace, model: str, ends: tuple[int, ...], checks: _Checks
+    plan: Plan, trace: Trace, model: str, checks: _Checks
 ) -> tuple[Count, list[tuple[int, State]]]:
     """The model's failing states with their sizes, the smallest first, and the counts."""
     places: list[PlaceCount] = []
     failing: list[tuple[int, State]] = []
     states = 0
+    ends = checks.printed.ends
     for state in enumerate_states(
         trace, model=model, seed=plan.seed, bound=plan.bound, outputs=ends, counts=places
     ):
@@ -312,7 +325,7 @@ def _violation(state: State, checks: _Checks, *, explain: bool) -> Violation:
         lost=reason.lost,
         crash=reason.crash,
         left=_left(state.tree()),
-        told=checks.lines[: state.outputs],
+        told=checks.printed.by(state),
         needs=reason.needs,
         site=reason.site,
         signature=reason.signature,

@@ -3,17 +3,19 @@
 import json
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fault_injection import seccomp
+from fault_injection import leftovers, processes, seccomp
 from harness import explore
 from harness.errors import CannotJudge, UsageError
 from harness.explore_api import Exploration
@@ -23,6 +25,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 MODELS = ["posix", "ext4", "xfs", "btrfs"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No workspace is left by any test."""
+    home = tmp_path / "workspaces"
+    home.mkdir()
+    monkeypatch.setenv(leftovers.ENV_HOME, str(home))
+    yield
+    assert list(home.iterdir()) == []
 
 
 def in_place(root: Path, text: str) -> None:
@@ -156,6 +168,45 @@ def test_what_was_printed_by_then_is_told_to_a_check_that_asks() -> None:
     )
     # A state that had been told is another state than the same tree before.
     assert of(says_when_done).checks < found.checks
+
+
+def test_all_lines_that_were_complete_by_then_are_told() -> None:
+    def talks(root: Path, text: str) -> None:
+        durable(root, text)
+        sys.stdout.write("one\ntwo\nthr")
+        sys.stdout.flush()
+        sys.stdout.write("ee\nfour")
+        sys.stdout.flush()
+
+    told_ever: tuple[list[str], ...] = ([], ["one", "two"], ["one", "two", "three"])
+    found = of(talks, check=lambda _, told: told in told_ever, models=["btrfs"])
+    assert failed(found) == {"btrfs": 0}
+    assert found.counts["btrfs"].states == of(durable, models=["btrfs"]).counts["btrfs"].states + 2
+
+
+def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
+    def hangs(_: Path) -> None:
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        (tmp_path / "pid").write_text(str(child.pid))
+        os.rename(tmp_path / "pid", tmp_path / "started")
+        time.sleep(600)
+
+    def interrupt() -> None:
+        for _ in range(60_000):
+            if (tmp_path / "started").exists():
+                break
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            of(durable, check=hangs, models=["xfs"], timeout_s=90.0)
+    finally:
+        other.join()
+    assert processes_below() == []
+    assert processes.living([int((tmp_path / "started").read_text())]) == []
 
 
 def test_an_assertion_is_a_violation_and_none_is_not() -> None:
