@@ -108,6 +108,8 @@ os.rename("d1", "d2")
         "mkdir 5 at 0/d2",
         "rename 4 from 0/d1 to 0/d2 over 5",
     ]
+    renames = [place for place in run.places if place.startswith("rename")]
+    assert renames == ["rename-b#1", "rename-b#2", "rename-d2#1"]
 
 
 def test_renameat2_flags(tmp_path: Path) -> None:

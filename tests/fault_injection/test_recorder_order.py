@@ -293,6 +293,30 @@ os.write(os.open("other", os.O_CREAT | os.O_WRONLY), b"nobody looks here")
     assert run.trace.blobs.read(outputs[2].blob) == b"saved\n"
 
 
+def test_what_could_not_be_written_was_not_seen(tmp_path: Path) -> None:
+    run = record(
+        tmp_path,
+        """
+import os, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6, 6))
+log = os.open("log", os.O_CREAT | os.O_WRONLY)
+os.write(log, b"begin")
+os.write(log, b"end")
+try:
+    os.write(log, b"never")
+except OSError:
+    os.write(1, b"full")
+""",
+        watch=("log",),
+    )
+    assert [(source, data) for source, data, _, _ in run.recorder.seen] == [
+        ("log", b"begin"),
+        ("log", b"e"),
+        ("stdout", b"full"),
+    ]
+
+
 LABELS = """
 import os, threading
 def save(name):

@@ -145,6 +145,7 @@ import os, sys
 d = os.open(sys.argv[1], os.O_PATH)
 os.stat("step-2/model", dir_fd=d)
 os.stat("way-in/model")
+os.stat("root/current/model")
 os.listdir("way-in")
 f = os.open(os.path.join(sys.argv[1], "log"), os.O_RDONLY)
 os.fstat(f)
@@ -157,6 +158,7 @@ list(os.scandir("root/step-2"))
         "step-1/model": {"stat"},
         "step-1": {"exists", "stat", "listing"},
         "log": {"content", "stat"},
+        "current": {"link"},
         "step-2": {"exists", "stat", "listing"},
     }
     plain = asked(root, code)

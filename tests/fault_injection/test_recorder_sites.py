@@ -9,6 +9,7 @@ import pytest
 
 from fault_injection import pylayout, pylines
 from fault_injection.pylines import line_of
+from fault_injection.pystack import StackReader
 from tests.fault_injection.recorded import record
 
 
@@ -69,6 +70,20 @@ def test_no_layout_no_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     try:
         run = record(tmp_path, "import os; os.mkdir('d')")
         assert [op.site for op in run.trace.operations] == [""]
+    finally:
+        pylayout.layout.cache_clear()
+
+
+def test_a_layout_that_reads_a_known_stack_wrong_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(*_: object) -> list[tuple[str, str, int]]:
+        return [("elsewhere.py", "f", 1)] * 3
+
+    pylayout.layout.cache_clear()
+    monkeypatch.setattr(StackReader, "frames", wrong)
+    try:
+        assert pylayout.layout() is None
     finally:
         pylayout.layout.cache_clear()
 
