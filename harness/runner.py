@@ -22,7 +22,7 @@ from harness.observation import Event, events, is_output
 from harness.oracle import judge
 from harness.results import FAIL, INCONCLUSIVE, PASS
 from harness.scratch import copied, emptied, removed
-from harness.subjects import Subject, is_stream
+from harness.subjects import ROOT, Subject, is_stream
 
 OUTPUT_LIMIT_BYTES = 1 << 20
 
@@ -213,7 +213,10 @@ def step_of(
         signal=attempt.signal,
         timed_out=attempt.timed_out,
         events=found,
-        output=(attempt.stdout + watched + attempt.stderr).decode("utf-8", "replace"),
+        # Where the tree was laid out is no property of the program: it must not reach a signature.
+        output=(attempt.stdout + watched + attempt.stderr)
+        .decode("utf-8", "replace")
+        .replace(str(root), ROOT),
         evidence=attempt.evidence,
         calls_since_ack=_calls_since_ack(attempt, found),
         after=tinyllm_state.read_run(root, seen=seen) if subject.format == "tinyllm" else None,

@@ -1,5 +1,6 @@
 """Accelerate's ``save_state`` and ``load_state`` with automatic names and ``total_limit=1``."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -58,18 +59,27 @@ def write(path: Path, state: dict[str, np.ndarray]) -> None:
 
 
 def newest(root: Path) -> Path | None:
-    """The highest iteration, which is the one that ``load_state()`` chooses by itself."""
+    """The highest iteration that is whole: what a save left unfinished is passed over."""
     folders = (root / "checkpoints").glob("checkpoint_*")
     found = [(int(m[1]), p) for p in folders if (m := re.fullmatch(r"checkpoint_([0-9]+)", p.name))]
-    return max(found)[1] if found else None
+    return next((path for _, path in sorted(found, reverse=True) if _is_whole(path)), None)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file that the library writes last can be loaded."""
+    try:
+        torch.load(path / "custom_checkpoint_0.pkl", weights_only=False)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+        return False
+    return True
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The state again, of the newest."""
+    """The state again."""
     with (path / "model.safetensors").open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         size = (file.seek(0, 2) - 8 - header) // 4
     model, rest = Weights(size), Rest()
-    _accelerator(path.parent.parent, model, rest, iteration=0).load_state()
+    _accelerator(path.parent.parent, model, rest, iteration=0).load_state(str(path))
     arrays = {name: value.numpy() for name, value in rest.values.items()}
     return {**arrays, "weights": model.weights.detach().numpy()}
