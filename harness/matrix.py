@@ -94,6 +94,10 @@ def _row(
     if mutant.expect.get("signal") and not mutant.expect.get("kill"):
         # What only a signal shows may need one certain place: a sample could pass it by.
         bounds = replace(bounds, signal=None)
+    if mutant.subject.format == "tinyllm":
+        # One save, the first with retention at work: there every mutant shows itself.
+        retaining = (mutant.subject.keep_ckpts,)
+        bounds = replace(bounds, saves=retaining, power_saves=retaining)
     campaign = Campaign(
         options=replace(options, faults=needed),
         executor=executor,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fault_injection import seccomp
-from harness import mutants
+from harness import mutants, oracle, tinyllm_oracle
 from harness.campaign import Options
 from harness.matrix import BOUNDS, Cell, Row, markdown, matrix
 from harness.mutants import POWER, Mutant
@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 DIRECTORY = Path(__file__).parents[1] / "mutants"
+SPEC = Path(__file__).parents[2] / "smoke_configs" / "adamw.json"
 LAYERS = ("kill", "double", "signal", *POWER)
 BUILD = Path(tempfile.mkdtemp(prefix="durability-mutants-"))
 atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
@@ -61,6 +62,35 @@ def test_every_cell_is_as_it_must_be(mutant: Mutant, pool: tuple[Executor, str])
     row = run(mutant, pool)
     assert row.problem == ""
     assert [cell for cell in row.cells if not cell.ok] == []
+
+
+ONE_AN_INVARIANT = {
+    "tinyllm-pointer-before-step": "kill",  # pointer-complete
+    "tinyllm-stale-lock": "kill",  # resumable
+    "tinyllm-resumes-from-the-oldest": "kill",  # no-lost-ack
+    "tinyllm-starts-anew-without-latest": "kill",  # no-silent-restart
+    "tinyllm-momentum-not-restored": "kill",  # same-losses
+    "tinyllm-resumed-is-written-down": "kill",  # same-final
+    "tinyllm-progress-begun-anew": "kill",  # progress-readable
+    "tinyllm-leftovers-stay": "kill",  # retention
+    "tinyllm-literal-six-steps": "power/posix",  # the fsync that the six steps leave out
+    "tinyllm-unchanged": "power/xfs",
+}
+TINYLLM = {m.name: m for m in mutants.tinyllm_mutants(DIRECTORY, spec=SPEC)}
+
+
+@pytest.mark.parametrize("name", ONE_AN_INVARIANT)
+def test_tinyllm_with_one_thing_patched(name: str, pool: tuple[Executor, str]) -> None:
+    """One mutant for each invariant; ``durability matrix`` runs all of them."""
+    layer = ONE_AN_INVARIANT[name]
+    row = run(TINYLLM[name], pool, layers=(layer,))
+    assert row.problem == ""
+    assert [cell.ok for cell in row.cells] == [True]
+
+
+def test_every_invariant_of_kills_has_a_mutant_of_tinyllm() -> None:
+    broken = {i for m in TINYLLM.values() for found in m.expect.values() for i in found}
+    assert broken >= {*oracle.GENERAL, *tinyllm_oracle.CHECKS}
 
 
 def by_name(name: str) -> Mutant:
