@@ -137,6 +137,7 @@ def contexts(history: History, model: Model, *, outputs: frozenset[int]) -> Iter
     ``outputs`` are the indices of the operations that the world sees.
     """
     operations = history.trace.operations
+    in_force = _in_force_from(operations)
     applied = guaranteed = seen = 0
     covered: Mapping[int, tuple[int, ...]] = {}
     pending: Mapping[int, tuple[int, ...]] = {}
@@ -155,13 +156,35 @@ def contexts(history: History, model: Model, *, outputs: frozenset[int]) -> Iter
             pending = {**pending, op.inode: (*pending.get(op.inode, ()), op.index)}
         if op.kind in SYNC_KINDS or op.synced:
             waiting.append(op)
-        for sync in [s for s in waiting if s.ended <= op.ended]:
+        for sync in [s for s in waiting if in_force[s.index] <= op.index]:
             waiting.remove(sync)
             if model.order is Order.ALL:
                 continue
             guaranteed |= _names_covered(history, model, sync, synced_in)
             covered, pending = _data_covered(history, sync, covered, pending)
         yield Context(op.index + 1, applied, guaranteed, covered, pending, seen)
+
+
+def _in_force_from(operations: tuple[Operation, ...]) -> dict[int, int]:
+    """By sync: the operation from whose place on it counts as returned.
+
+    That is its own, unless a later one in the trace had ended before the sync did: what that one
+    said or did came while the sync was still running.
+    """
+    soonest = [0] * len(operations) + [1 << 62]  # the earliest end at or after an index
+    for op in reversed(operations):
+        soonest[op.index] = min(op.ended, soonest[op.index + 1])
+    found: dict[int, int] = {}
+    for op in operations:
+        if op.kind in SYNC_KINDS or op.synced:
+            at = op.index
+            for later in range(op.index + 1, len(operations)):
+                if soonest[later] >= op.ended:
+                    break
+                if operations[later].ended < op.ended:
+                    at = later + 1
+            found[op.index] = at
+    return found
 
 
 def _covers(sync: Operation, op: Operation) -> bool:

@@ -1,6 +1,7 @@
 """Properties of the persistence models over random traces, and their rules one at a time."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -196,6 +197,22 @@ def test_fdatasync_of_a_file_forces_no_rename_of_it(model: str) -> None:
     assert shapes_at_the_end(build, model) == {(("final", b"f"),)}
 
 
+@pytest.mark.parametrize(("model", "forced"), [("ext4", True), ("xfs", True), ("btrfs", False)])
+def test_a_log_that_grew_forces_earlier_names(model: str, forced: bool) -> None:
+    """A change of length is a change of the inode, an overwrite in place is not."""
+    renamed = (("final", b"f"), ("log", b"linemore"))
+    build = Build({"tmp": b"f", "log": b"line"})
+    build.rename("tmp", "final")
+    build.write("log", b"more")
+    build.fsync("log")
+    assert (shapes_at_the_end(build, model) == {renamed}) is forced
+    build = Build({"tmp": b"f", "log": b"line"})
+    build.rename("tmp", "final")
+    build.write("log", b"LINE", offset=0)
+    build.fsync("log")
+    assert (("log", b"LINE"), ("tmp", b"f")) in shapes_at_the_end(build, model)
+
+
 @pytest.mark.parametrize("model", ALL)
 @pytest.mark.parametrize("synced", ["data", "all"])
 def test_an_o_sync_write_is_there(model: str, synced: str) -> None:
@@ -303,6 +320,22 @@ def test_an_fsync_covers_only_what_had_returned_when_it_was_called(model: str) -
     sync = build.fsync("f")
     build.overlap(write, sync)
     assert (("f", b"1"),) in shapes_at_the_end(build, model)
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_an_fsync_counts_only_once_it_has_returned(model: str) -> None:
+    """Two threads: what is said while the fsync is still running, is said too early."""
+    build = Build({"f": b"1"})
+    build.write("f", b"2")
+    sync = build.fsync("f")
+    said = build.output("saved")
+    build.operations[sync] = replace(build.operations[sync], ended=build.operations[said].ended + 1)
+    contents = {
+        state.tree().read(b"f")
+        for state in enumerate_states(build.trace(), model=model)
+        if state.outputs == 1
+    }
+    assert b"1" in contents
 
 
 @pytest.mark.parametrize("model", ALL)

@@ -98,17 +98,20 @@ class Build:
             place=f"{label}#{self.counts[label]}",
             **fields,  # type: ignore[arg-type]
         )
-        self.clock += 2
+        self.clock += 10  # room for overlap
         self.operations.append(op)
         return op.index
 
     def overlap(self, first: int, last: int) -> None:
-        """Make the operations from ``first`` to ``last`` concurrent with each other."""
-
+        """Make the operations from ``first`` to ``last`` concurrent: each begins, in their order,
+        before any has ended, and they end in that order too."""
         began = self.operations[first].began
         ended = self.operations[last].ended
         for index in range(first, last + 1):
-            self.operations[index] = replace(self.operations[index], began=began, ended=ended)
+            later = index - first
+            self.operations[index] = replace(
+                self.operations[index], began=began + later, ended=ended + later
+            )
 
     def create(self, path: str, data: bytes | None = None) -> int:
         """A new file; with ``data`` also one write of it."""
