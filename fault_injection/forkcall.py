@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from io import TextIOWrapper
+from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from typing import NoReturn, TextIO
 
 _parents_streams: list[object] = []
@@ -43,9 +43,9 @@ def run(function: Callable[[], object]) -> NoReturn:
 
 
 def _stream(fd: int, mode: str) -> TextIO:
-    stream = open(fd, mode, buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    assert isinstance(stream, TextIOWrapper)
-    return stream
+    raw = FileIO(fd, mode, closefd=False)
+    buffered = BufferedReader(raw) if mode == "r" else BufferedWriter(raw)
+    return TextIOWrapper(buffered, "utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _called(function: Callable[[], object]) -> int:
