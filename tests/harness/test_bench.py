@@ -121,7 +121,6 @@ def test_a_measuring_program_that_fails_is_an_error_with_its_words() -> None:
 @pytest.mark.parametrize(
     ("name", "figures"),
     [
-        ("checkpoint", ["save", "save-memory", "verify"]),
         ("release", ["release", "release-memory"]),
         ("recording", ["recording", "recording-memory", "recording-idle"]),
         ("power-files", ["power-files"]),

