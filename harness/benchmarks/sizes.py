@@ -24,8 +24,8 @@ class Sizes:
     busy_s: float
 
 
-FULL = Sizes(checkpoint_bytes=GB, rounds=5, cases=24, cuts=20, files=8, busy_s=2.0)
-QUICK = Sizes(checkpoint_bytes=GB // 16, rounds=3, cases=8, cuts=6, files=4, busy_s=0.5)
+FULL = Sizes(checkpoint_bytes=GB, rounds=5, cases=24, cuts=20, files=4, busy_s=2.0)
+QUICK = Sizes(checkpoint_bytes=GB // 16, rounds=3, cases=8, cuts=6, files=2, busy_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def test_a_measuring_program_that_fails_is_an_error_with_its_words() -> None:
     [
         ("release", ["release", "release-memory"]),
         ("recording", ["recording", "recording-memory", "recording-idle"]),
-        ("power-files", ["power-files"]),
+        ("power-files", ["power-files-posix", "power-files-xfs"]),
         ("power-memory", ["power-memory"]),
         ("realfs", ["realfs"]),
         ("gate", ["gate"]),
