@@ -7,7 +7,7 @@ model allows: a length that the file had or passed through, and in each page (po
 and each byte where the file had grown) bytes of one of the versions since its last sync.
 
 Two things that real file systems do are allowed here and not enumerated. On btrfs (and posix) only
-one half of a rename or exchange across directories may be there when one of the two was synced. On
+one half of an exchange, or of a rename across directories, may be there when one end was synced. On
 ext4 a file that was renamed over another has its length, but a commit right after the rename may
 overtake the writing of its bytes, which then are zeros (seen in one of twenty such cuts).
 
@@ -167,14 +167,11 @@ class _Search:
                     yield value, inside, outside
 
     def _may_leave(self, bit: int) -> bool:
-        """Whether only one half of a rename or exchange across directories may have happened."""
+        """Whether only half of this may have happened: an exchange, a rename across directories."""
         name_op = self.space.history.names[bit]
         kind = self.space.history.trace.operations[name_op.index].kind
-        return (
-            self.space.model.leaves_old_name
-            and kind in (Kind.RENAME, Kind.EXCHANGE)
-            and len(name_op.directories) > 1
-        )
+        across = kind is Kind.RENAME and len(name_op.directories) > 1
+        return self.space.model.leaves_old_name and (across or kind is Kind.EXCHANGE)
 
     def _differs(self, real: Entry | None, inode: int, inside: int) -> str | None:
         """Why the real entry cannot be this inode; None when it can."""

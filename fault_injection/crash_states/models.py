@@ -28,9 +28,9 @@ O_SYNC or O_DSYNC write syncs its own bytes and not earlier ones of the file; of
 a sync of the file says. A sync counts from the place at which it has returned, and covers what had
 returned when it began.
 
-A rename is atomic, with one exception that real btrfs shows: after an fsync of only one of its two
-directories, the names in the other may be as they were (``leaves_old_name``). The containment check
-knows this; the enumeration does not try it.
+A rename is atomic, with one exception that real btrfs shows: after an fsync of only one end of an
+exchange, or one directory of a rename across two, the other names may be as they were
+(``leaves_old_name``). The containment check knows this; the enumeration does not try it.
 
 Not covered: journal modes, nodelalloc, noauto_da_alloc; bytes that hit the disk without any sync
 are pending for ever.
@@ -65,7 +65,7 @@ class Model:
 
     ``tears``: within an operation, at any place. ``grows_empty``: a length that grew without its
     bytes. ``flushes_replacing_rename``: the data of a renamed file is durable with a rename that
-    replaced another. ``leaves_old_name``: of a rename across directories one half may be missing.
+    replaced another. ``leaves_old_name``: half of a rename across directories may be missing.
     """
 
     name: str

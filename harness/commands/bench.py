@@ -78,29 +78,38 @@ def run_bench(arguments: argparse.Namespace) -> int:
     for name in names:
         print(f"bench: {name} ...", file=sys.stderr, flush=True)
         try:
-            figures += _one(name, arguments)
+            found = _one(name, arguments)
         except HarnessError as error:
             failures.append(f"{name}: {error}")
-            figures.append(unmeasured(name, "", f"failed: {error}"))
-    report = {
+            found = [unmeasured(name, "", f"failed: {error}")]
+        figures += found
+        # At once: an hour of measuring must not be lost to a Ctrl-C in its last minute.
+        report = _report(figures, quick=arguments.quick, started=started, began_s=began)
+        write_durably(arguments.out / "bench.json", encode_pretty(report))
+        if not arguments.json:
+            print("\n".join(table(found)), flush=True)
+    if arguments.json:
+        sys.stdout.write((arguments.out / "bench.json").read_text(encoding="utf-8"))
+    else:
+        print(f"results  {arguments.out / 'bench.json'}")
+    for failure in failures:
+        print(f"durability: {failure}", file=sys.stderr)
+    return FAILED if failures else OK
+
+
+def _report(
+    figures: Sequence[Figure], *, quick: bool, started: datetime, began_s: float
+) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "started": started.isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - began, 1),
-        "quick": arguments.quick,
+        "seconds": round(time.monotonic() - began_s, 1),
+        "quick": quick,
         "cores": os.cpu_count() or 1,
         "load": [round(load, 2) for load in os.getloadavg()],
         "versions": versions(),
         "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
     }
-    write_durably(arguments.out / "bench.json", encode_pretty(report))
-    if arguments.json:
-        sys.stdout.write(encode_pretty(report).decode())
-    else:
-        print("\n".join(table(figures)))
-        print(f"results  {arguments.out / 'bench.json'}")
-    for failure in failures:
-        print(f"durability: {failure}", file=sys.stderr)
-    return FAILED if failures else OK
 
 
 def _one(name: str, arguments: argparse.Namespace) -> list[Figure]:
