@@ -17,6 +17,7 @@ import ctypes
 import functools
 import gc
 import itertools
+import linecache
 import os
 import runpy
 import signal
@@ -27,7 +28,7 @@ import traceback
 import types
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
@@ -54,6 +55,8 @@ class Plan:
     code: types.CodeType | None  # of a script
     changes_environment: bool
     unusual_signals: tuple[int, ...]
+    modules: frozenset[str] = frozenset()  # those that are loaded, of which the last is
+    last_module: str = ""
 
 
 def is_forkable(
@@ -140,15 +143,30 @@ _IGNORED = frozenset({signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)
 _HANDLED = frozenset({signal.SIGINT})
 
 _frozen = False
+_modules: frozenset[str] = frozenset()
 
 
 def freeze() -> None:
-    """Before the first fork: keep the collector off what is loaded, so that pages stay shared."""
+    """Once, before the first fork: keep the collector off what is loaded."""
     global _frozen
     if not _frozen:
         gc.collect()
         gc.freeze()
         _frozen = True
+
+
+def ready(chosen: Plan) -> Plan:
+    """The plan at the moment of the fork, after which every page that the child touches is copied.
+
+    What was made since :func:`freeze` the child freezes (:func:`run`): frozen here, its cycles
+    would never be freed.
+    """
+    global _modules
+    freeze()
+    linecache.clearcache()
+    if len(_modules) != len(sys.modules) or not _modules.issuperset(sys.modules):
+        _modules = frozenset(sys.modules)
+    return replace(chosen, modules=_modules, last_module=next(reversed(sys.modules)))
 
 
 def run(chosen: Plan, *, env: Mapping[str, str], cwd: str) -> NoReturn:
@@ -158,11 +176,11 @@ def run(chosen: Plan, *, env: Mapping[str, str], cwd: str) -> NoReturn:
     part and in place already.
     """
     try:
-        modules = frozenset(sys.modules)
+        gc.freeze()
         _forget_the_parent(chosen, env)
         _set_up(chosen)
         status = _run_program(chosen, cwd)
-        _end(status, modules)
+        _end(status, chosen)
     except BaseException:
         # A failure of this module itself must neither return into the parent's frames nor be
         # taken for the program's.
@@ -190,8 +208,6 @@ def _forget_the_parent(chosen: Plan, env: Mapping[str, str]) -> None:
         tempfile.tempdir = tempfile._name_sequence = None  # type: ignore[attr-defined]
     if (numpy_random := loaded("numpy.random")) is not None:
         numpy_random.seed()
-    if (linecache := loaded("linecache")) is not None:
-        linecache.clearcache()
     if (tracker := loaded("multiprocessing.resource_tracker")) is not None:
         # A tracker of the parent is no child of ours, and its descriptor is closed.
         tracker._resource_tracker._fd = tracker._resource_tracker._pid = None
@@ -292,7 +308,7 @@ def _report(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, trace)
 
 
-def _end(status: int, modules: frozenset[str]) -> NoReturn:
+def _end(status: int, chosen: Plan) -> NoReturn:
     """End as the interpreter does: threads, exit handlers, streams, globals, C streams."""
     import atexit
 
@@ -314,7 +330,7 @@ def _end(status: int, modules: frozenset[str]) -> NoReturn:
         # The interpreter does so here, and it matters: what is reachable comes into the order of
         # its references, by which a text file is destroyed before the raw file below it.
         gc.collect()
-    _clear_globals(modules)
+    _clear_globals(chosen)
     flushed = flushed and _flush()
     if not flushed:
         status = 120 if status >= 0 else status
@@ -360,14 +376,14 @@ def _flush() -> bool:
     return good
 
 
-def _clear_globals(before: frozenset[str]) -> None:
+def _clear_globals(chosen: Plan) -> None:
     """Drop what the program's modules hold, in the interpreter's order (``finalize_modules``).
 
     An open file in a global variable is flushed by this, as at the end of a real process.
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)
-    names = [name for name in sys.modules if name == "__main__" or name not in before]
+    names = _new_modules(chosen)
     alive = []
     for name in names:
         module = sys.modules.pop(name)
@@ -383,6 +399,20 @@ def _clear_globals(before: frozenset[str]) -> None:
             _clear(scope)
             del scope
     gc.collect()
+
+
+def _new_modules(chosen: Plan) -> list[str]:
+    """``__main__`` and the modules that the program loaded, in the order of their loading."""
+    names = []
+    # From the end, and no further than needed: each name that is looked at is a page copied.
+    for name in reversed(sys.modules):
+        if name == chosen.last_module:
+            break
+        if name not in chosen.modules and name != "__main__":
+            names.append(name)
+    if "__main__" in sys.modules:
+        names.append("__main__")
+    return names[::-1]
 
 
 def _clear(scope: dict[str, Any]) -> None:

@@ -183,8 +183,7 @@ def install_filter(notify: Collection[int | Match]) -> int:
     To be called in the child, whose *next* call in ``notify`` waits for a supervisor. Raises
     OSError when the kernel refuses, which it does when there already is a listener (EBUSY).
     """
-    _check_sizes()
-    code = _filter_program(notify, syscalls.MACHINE)
+    code = prepare(notify)
     program = _SockFprog(len(code) // 8, code)
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise _os_error("prctl(PR_SET_NO_NEW_PRIVS)")
@@ -198,6 +197,17 @@ def install_filter(notify: Collection[int | Match]) -> int:
         if ctypes.get_errno() != errno.EINVAL:
             break
     raise _os_error("seccomp(SECCOMP_SET_MODE_FILTER)")
+
+
+def prepare(notify: Collection[int | Match]) -> bytes:
+    """The filter program for ``notify``. Asked for in the parent already, a fork is given it."""
+    return _prepared(frozenset(notify))
+
+
+@functools.lru_cache(maxsize=8)
+def _prepared(notify: frozenset[int | Match]) -> bytes:
+    _check_sizes()
+    return _filter_program(notify, syscalls.MACHINE)
 
 
 def _prefer_same_cpu(listener: int) -> None:

@@ -83,13 +83,17 @@ def start(
     Raises StartError, and leaves nothing behind then, when the child cannot be made or supervised.
     A command that cannot be executed is told over ``handshake`` later.
     """
-    if plan is not None:
-        forkstart.freeze()
     if plan is not None or command.call is not None:
         for stream in (sys.stdout, sys.stderr):
             # What is buffered here must not be written once more by the child.
             if stream is not None and not stream.closed:
                 stream.flush()
+    if notify is not None:
+        from fault_injection import seccomp
+
+        seccomp.prepare(notify)
+    if plan is not None:
+        plan = forkstart.ready(plan)
     child = _Child(command, plan, notify, arming, file_limit_bytes)
     started = Started()
     try:
