@@ -89,7 +89,11 @@ def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | s
     if isinstance(look, str):
         return look
     first_path = os.path.dirname(os.path.realpath(script)) if script else cwd
-    why_not = freshpython.differs_from(look, env) or freshpython.shadowed(first_path, look)
+    why_not = (
+        freshpython.differs_from(look, env)
+        or freshpython.shadowed(first_path, look)
+        or freshpython.moved(look)
+    )
     if why_not is not None:
         return why_not
     code = _compiled(script, cwd) if script else None

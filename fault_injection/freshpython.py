@@ -230,6 +230,27 @@ def shadowed(directory: str, look: Look) -> str | None:
     return None
 
 
+def moved(look: Look) -> str | None:
+    """A module that is loaded here, of which a fresh interpreter would find another file."""
+    if not sys.modules.keys() - _agreed.get(look.path, frozenset()):
+        return None
+    for name, module in list(sys.modules.items()):
+        if "." in name or name in look.modules or name == "__main__":
+            continue
+        ours = getattr(getattr(module, "__spec__", None), "origin", None)
+        if ours is None or not os.path.isabs(ours):
+            continue
+        found = importlib.machinery.PathFinder.find_spec(name, list(look.path))
+        theirs = None if found is None else found.origin
+        if theirs is not None and os.path.realpath(theirs) != os.path.realpath(ours):
+            return f"{name} is loaded from {ours}; a fresh interpreter would take {theirs}"
+    _agreed[look.path] = frozenset(sys.modules)
+    return None
+
+
+_agreed: dict[tuple[str, ...], frozenset[str]] = {}  # the modules found alike, by search path
+
+
 def _is_package(path: str, suffixes: Sequence[str]) -> bool:
     return any(os.path.isfile(os.path.join(path, f"__init__{suffix}")) for suffix in suffixes)
 

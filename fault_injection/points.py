@@ -50,7 +50,10 @@ class _Armed:
 
     def _stop_here(self, name: str, hit: int) -> None:
         if self.control_fd < 0:
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+            # A process group led by another (a script, make, a test runner) is not ours to kill.
+            if os.getpgrp() == os.getpid():
+                os.killpg(os.getpgrp(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         os.write(self.control_fd, f"at {name} {hit}\n".encode())
         os.read(self.control_fd, 1)
 

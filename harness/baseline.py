@@ -9,6 +9,7 @@ two agree is the proof that the fork server does not change the subject. If they
 run, again a process, tells whether the subject or the fork is to blame.
 """
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -156,22 +157,33 @@ def promises_of(events: Sequence[Event]) -> tuple[Promise, ...]:
 def _numbered_alike(events: Sequence[Event]) -> bool:
     """Whether acknowledgements count in the losses' steps, and not in epochs or tokens.
 
-    Between two acknowledgements their numbers then advance about as much as the losses' steps do;
-    with one acknowledgement only, the numbers themselves are compared.
+    Then the last one's number is about that of the last loss, or the numbers of both advance alike
+    from one acknowledgement to the next, while losses advance at all: a background writer's last
+    words come together at the end.
     """
-    pairs: list[tuple[int, int]] = []
+    steps = [event.step for event in events if event.kind == "loss"]
+    acks: list[tuple[int, int]] = []
     last_step = 0
     for event in events:
         if event.kind == "loss":
             last_step = event.step
         else:
-            pairs.append((event.step, last_step))
-    if not pairs:
+            acks.append((event.step, last_step))
+    if not steps or not acks:
         return False
-    (first_ack, first_loss), (last_ack, last_loss) = pairs[0], pairs[-1]
-    if last_loss == first_loss:
-        first_ack = first_loss = 0
-    return last_loss > first_loss and 0.5 < (last_ack - first_ack) / (last_loss - first_loss) < 2
+    before = steps[0] - 1
+    if _about_one(acks[-1][0] - before, steps[-1] - before):
+        return True
+    advances = [
+        (ack - earlier_ack, loss - earlier_loss)
+        for (earlier_ack, earlier_loss), (ack, loss) in itertools.pairwise(acks)
+        if loss > earlier_loss
+    ]
+    return _about_one(sum(a for a, _ in advances), sum(b for _, b in advances))
+
+
+def _about_one(one: int, other: int) -> bool:
+    return other > 0 and 0.5 < one / other < 2
 
 
 def _save_ends(run: _Run) -> tuple[int, ...]:

@@ -275,8 +275,12 @@ def tinyllm_subject(
         train=train,
         resume=(*train, "--resume"),
         cwd=str(spec.resolve().parent),
-        # The checkout may move on while a campaign runs; that must not look like a violation.
-        env=(("TINYLLM_GIT_SHA", "0" * 40),),
+        env=(
+            # This tinyllm and none that is installed elsewhere, whatever the directory is.
+            ("PYTHONPATH", _with_first(str(Path(tinyllm.__file__).resolve().parents[1]))),
+            # The checkout may move on while a campaign runs; that must not look like a violation.
+            ("TINYLLM_GIT_SHA", "0" * 40),
+        ),
         preload=tuple(tinyllm.PRELOAD),
         losses=Pattern(
             PROGRESS, r'"kind":"step",.*"step":(?P<step>\d+),.*"loss_bits":"(?P<loss>[0-9a-f]{8})"'
@@ -287,6 +291,11 @@ def tinyllm_subject(
         keep_ckpts=view.keep_ckpts,
     )
     return checked(subject, where=str(spec))
+
+
+def _with_first(directory: str) -> str:
+    """PYTHONPATH with ``directory`` before what it has."""
+    return os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
 
 
 def discover(paths: list[Path]) -> list[Subject]:

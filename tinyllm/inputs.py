@@ -29,9 +29,10 @@ def read_input(path: Path, *, what: str, limit_bytes: int) -> bytes:
                 f"{what} {path} has {status.st_size} bytes; at most {limit_bytes} are read"
             )
         try:
-            content = file.read(limit_bytes + 1)
+            # Room is made for as many bytes as are asked for, so not for the limit.
+            content = file.read(status.st_size + 1)
         except OSError as error:
             raise SpecError(f"{what} {path} cannot be read: {error.strerror}") from None
-    if len(content) > limit_bytes:
-        raise SpecError(f"{what} {path} grew past {limit_bytes} bytes while it was read")
+    if len(content) > status.st_size:
+        raise SpecError(f"{what} {path} grew while it was read")
     return content

@@ -428,6 +428,20 @@ def test_a_module_beside_the_script_that_hides_a_loaded_one_is_refused(tmp_path:
     assert found == f"{tmp_path}/dataclasses has the name of a module that is loaded already"
 
 
+def test_a_module_that_a_process_would_find_elsewhere_is_refused(tmp_path: Path) -> None:
+    """With another checkout first on the path a process would run that one's modules."""
+    path = script(tmp_path, "import fault_injection")
+    other = tmp_path / "other" / "fault_injection"
+    other.mkdir(parents=True)
+    here = {**os.environ, "PYTHONPATH": str(tmp_path / "other")}
+    assert is_forkable((sys.executable, path), env=here) is None
+    (other / "__init__.py").touch()
+    found = is_forkable((sys.executable, path), env={**here, "PYTHONPATH": f"{other.parent}:"})
+    assert found is not None
+    assert found.startswith("fault_injection is loaded from ")
+    assert found.endswith(f"a fresh interpreter would take {other}/__init__.py")
+
+
 def test_what_cannot_be_forked_is_an_error_of_the_start(tmp_path: Path) -> None:
     asked = command("/bin/true", cwd=tmp_path)
     settings = Settings(str(tmp_path), timeout_s=20, supervise=False, fork=True)

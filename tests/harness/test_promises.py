@@ -36,3 +36,18 @@ def test_losses_printed_every_tenth_step() -> None:
 def test_one_acknowledgement_alone() -> None:
     assert learned(loss(1), loss(2), ack(2), loss(3)) == [(2, 2)]
     assert learned(*(loss(s) for s in range(1, 9)), ack(1), loss(9)) == [(1, 8)]
+
+
+def test_a_background_writer_is_waited_for_at_the_end() -> None:
+    late = (*(loss(s) for s in range(1, 9)), ack(4), *(loss(s) for s in range(9, 13)), ack(8))
+    assert learned(*late, ack(12)) == [(4, 4), (8, 8), (12, 12)]
+
+
+def test_a_slow_background_writer() -> None:
+    slow = (*(loss(s) for s in range(1, 12)), ack(4), loss(12), ack(8), ack(12), ack(16))
+    assert learned(*slow)[:2] == [(4, 4), (8, 8)]
+
+
+def test_epochs_of_two_steps() -> None:
+    events = [e for n in range(1, 5) for e in (loss(2 * n - 1), loss(2 * n), ack(n))]
+    assert learned(*events) == [(1, 2), (2, 4), (3, 6), (4, 8)]
