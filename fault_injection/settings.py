@@ -37,8 +37,9 @@ class Settings:
 
     Bounds: ``output_limit_bytes`` of each source are kept; ``leftover_grace_s`` is what children
     have, after the program has ended, to end by themselves; more than ``process_limit`` processes
-    at once, or nearly no space left where root is, ends the attempt; ``file_limit_bytes`` is the
-    length a file may reach (RLIMIT_FSIZE; None: no limit).
+    at once, nearly no space left where root is, or more than ``tree_limit_bytes`` below root (None:
+    no limit) ends the attempt; ``file_limit_bytes`` is the length a file may reach (RLIMIT_FSIZE;
+    None: no limit).
     """
 
     root: str
@@ -56,6 +57,7 @@ class Settings:
     leftover_grace_s: float = 2.0
     process_limit: int = 512
     file_limit_bytes: int | None = None
+    tree_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
         fault = self.fault

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fault_injection import processes, striking
 from fault_injection.aim import Aim
+from fault_injection.filetree import allocated_bytes
 from fault_injection.output import Kept
 from fault_injection.settings import Seen, Settings
 from fault_injection.start import Started
@@ -71,7 +72,7 @@ class Supervision:
         self._strike_s = None if wait_s is None else began_s + wait_s
         self._tick_s = began_s + _TICK_S
         self._tasks_started = 0
-        self._reserve_bytes = self._free_bytes() // 20
+        self._free_at_first = self._free_bytes()
         self._control = b""
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], bool]] = {}
@@ -152,16 +153,24 @@ class Supervision:
         return found.f_bavail * found.f_frsize
 
     def _check_bounds(self) -> None:
-        limit = self._settings.process_limit
         count = sum(1 for _ in self._striker.tree())
-        if count > limit:
-            self.watched.bounded = f"more than {limit} processes at once"
+        if count > self._settings.process_limit:
+            self.watched.bounded = f"more than {self._settings.process_limit} processes at once"
             self._striker.kill()
-        elif self._free_bytes() < min(_RESERVE_BYTES, self._reserve_bytes):
-            self.watched.bounded = (
-                f"nearly no space left on the file system of {self._settings.root}"
-            )
+        elif self._free_bytes() < min(_RESERVE_BYTES, self._free_at_first // 20):
+            self.watched.bounded = "nearly no space left on the tree's file system"
             self._striker.kill()
+        elif self._tree_is_too_large():
+            limit = self._settings.tree_limit_bytes
+            self.watched.bounded = f"more than {limit:,} bytes in the tree"
+            self._striker.kill()
+
+    def _tree_is_too_large(self) -> bool:
+        limit = self._settings.tree_limit_bytes
+        # Only where this much has been used since, by whomever, are the tree's files added up.
+        if limit is None or self._free_at_first - self._free_bytes() <= limit:
+            return False
+        return allocated_bytes(self._settings.root) > limit
 
     # What comes in.
 

@@ -60,8 +60,9 @@ class Baseline:
     ``shown`` has losses and acknowledgements together, with the operations that showed them.
 
     ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
-    places up to the first loss after the i-th acknowledgement. ``step_files`` (tinyllm) has the
-    sha256 of each step's files, by step and name.
+    places up to the first loss after the i-th acknowledgement. ``threads`` is how many threads
+    and processes changed something; ``written_bytes`` what was written in all. ``step_files``
+    (tinyllm) has the sha256 of each step's files, by step and name.
     """
 
     losses: tuple[Event, ...]
@@ -76,6 +77,8 @@ class Baseline:
     operations: int
     seconds: float
     fork: bool
+    threads: int = 1
+    written_bytes: int = 0
     untraceable: str = ""
     step_files: dict[int, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -219,6 +222,11 @@ def _why_not_forked(subject: Subject) -> str | None:
     return None
 
 
+def _room_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
 def _run(
     subject: Subject,
     scratch: Path,
@@ -238,10 +246,13 @@ def _run(
             report_points=True,
             watch=subject.watched(),
             stable_names=names,
+            tree_limit_bytes=_room_bytes(root) // 4,  # it is kept in the spool as well
         ),
     )
     if attempt.start_error:
         raise UsageError(f"{subject.name}: the program could not be started: {attempt.start_error}")
+    if attempt.bounded:
+        raise UsageError(f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}")
     if attempt.timed_out:
         raise UsageError(
             f"{subject.name}: the uninterrupted run did not end within "
@@ -286,6 +297,14 @@ def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
         raise UsageError(
             f"{name}: no line matched the losses' pattern, {describe_pattern(subject.losses)}. Its "
             f"last words:\n{tail(run.attempt)}"
+        )
+    back = next(((a, b) for a, b in itertools.pairwise(losses) if b.step < a.step), None)
+    if subject.losses and back is not None:
+        raise UsageError(
+            f"{name}: the losses' pattern found step {back[1].step} after step {back[0].step}: it "
+            "also takes lines that are no step's loss (a summary), or steps are counted anew in "
+            f"each epoch. Let {describe_pattern(subject.losses)} match the lines of steps only, "
+            "counted through the whole run"
         )
     if subject.acknowledged and not acks:
         raise UsageError(
@@ -344,6 +363,8 @@ def _describe(
         operations=len(trace.operations) if trace else 0,
         seconds=labelled.attempt.seconds,
         fork=forked,
+        threads=len({op.thread for op in trace.operations}) if trace else 1,
+        written_bytes=sum(op.size for op in trace.operations if op.blob) if trace else 0,
         untraceable=first.attempt.untraceable,
         step_files=tinyllm_state.step_files(trace) if subject.format == "tinyllm" and trace else {},
         notes=notes,

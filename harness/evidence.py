@@ -12,8 +12,8 @@ from harness.tinyllm_state import RunState
 class Step:
     """One attempt of a case. ``after`` (tinyllm only) is the run as the attempt left it.
 
-    ``calls_since_ack`` counts the changing calls that ran between the last acknowledgement and
-    the fault (-1: not known).
+    ``bounded`` says which bound ended it, if one did. ``calls_since_ack`` counts the changing calls
+    that ran between the last acknowledgement and the fault (-1: not known).
     """
 
     fault: Fault | None
@@ -28,6 +28,7 @@ class Step:
     calls_since_ack: int = -1
     after: RunState | None = None
     left_behind: tuple[str, ...] = ()
+    bounded: str = ""
 
     @property
     def succeeded(self) -> bool:

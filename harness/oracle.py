@@ -27,6 +27,8 @@ def resumable(history: History, baseline: Baseline) -> list[Finding]:
     word = "resumed" if last.resuming else "started"
     if last.timed_out:
         return [Finding("resumable", f"the {word} attempt did not end within its time limit")]
+    if last.bounded:
+        return [Finding("resumable", f"the {word} attempt was stopped: {last.bounded}")]
     if last.succeeded:
         return []
     how = f"exit code {last.exit_code}" if last.signal is None else f"signal {last.signal}"

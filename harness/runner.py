@@ -25,6 +25,8 @@ from harness.scratch import copied, emptied, removed
 from harness.subjects import ROOT, Subject, is_stream
 
 OUTPUT_LIMIT_BYTES = 1 << 20
+TREE_LIMIT_BYTES = 512 << 20  # and what the uninterrupted run wrote, many times
+TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Behaviour:
 class Outcome:
     """A case that ran. ``behaviours`` are, for each resumed attempt, the calls it made in order.
 
-    ``attempts`` is empty unless it was asked for.
+    ``unreached``: the threads of a resumed attempt took turns in another way than where the case
+    was found, and never came to its place. ``attempts`` is empty unless it was asked for.
     """
 
     case: Case
@@ -63,6 +66,7 @@ class Outcome:
     evidence: str
     seconds: float
     timed_out: bool = False
+    unreached: bool = False
     message: str = ""
     behaviours: tuple["Behaviour", ...] = ()
     resume_points: tuple[str, ...] = ()
@@ -78,11 +82,20 @@ def run_case(
     *,
     kept: Kept | None = None,
 ) -> Outcome:
-    """Run a case in ``scratch`` and judge it."""
+    """Run a case in ``scratch`` and judge it.
+
+    A place that an attempt did not come to, because threads took turns in another way, is tried
+    again: a case counts when its fault has happened.
+    """
     began = time.monotonic()
     root = emptied(scratch / "root")
     try:
-        return _run(subject, baseline, case, root, kept=kept, began=began)
+        for _ in range(1 if kept else TRIES):
+            outcome = _run(subject, baseline, case, root, kept=kept, began=began)
+            if outcome.verdict != INCONCLUSIVE:
+                break
+            emptied(root)
+        return outcome
     finally:
         removed(root)
 
@@ -126,7 +139,13 @@ def _run(
         if not attempt.fault_seen:
             missed = fault
             break
-        if fault.action is ActionKind.PAUSE or (steps[-1].succeeded and not kills(fault)):
+        if fault.action is ActionKind.PAUSE:
+            break
+        # Asked to stop, a program may save and end with success: it has more to do then.
+        to_go_on = kills(fault) or (
+            fault.action is ActionKind.SIGNAL and not tree_is_final(root, baseline)
+        )
+        if steps[-1].succeeded and not to_go_on:
             break
         shapes.append(_shape(root))
     history = History(
@@ -136,7 +155,9 @@ def _run(
         final=digests(root, subject.final, compare=subject.compare),
         tree_is_final=tree_is_final(root, baseline),
     )
-    findings = tuple(_applicable(history, baseline, missed=missed))
+    outlived = missed is not None and len(steps) == 1 and steps[0].succeeded
+    # An attempt that outlived its fault's place may have failed for its own reasons.
+    findings = () if outlived else tuple(judge(history, baseline))
     return Outcome(
         case=case,
         verdict=FAIL if findings else INCONCLUSIVE if missed else PASS,
@@ -144,6 +165,7 @@ def _run(
         evidence="; ".join(s.evidence for s in steps if s.evidence),
         seconds=time.monotonic() - began,
         timed_out=any(s.timed_out for s in steps),
+        unreached=missed is not None and not findings and len(steps) > 1 and baseline.threads > 1,
         message=f"the fault did not happen: {missed.describe()}" if missed else "",
         behaviours=tuple(
             Behaviour(shape, _calls(attempt, step.events))
@@ -158,16 +180,6 @@ def _run(
 def kills(fault: Fault) -> bool:
     """Whether the fault ends the attempt by SIGKILL."""
     return fault.action is ActionKind.KILL
-
-
-def _applicable(history: History, baseline: Baseline, *, missed: Fault | None) -> list[Finding]:
-    """Findings; an attempt that outlived its fault's place may have failed for its own reasons."""
-    last = history.steps[-1]
-    if missed is not None and not last.resuming and last.succeeded:
-        return []
-    if missed is None and last.fault is not None and not kills(last.fault):
-        return judge(history, baseline)
-    return judge(history, baseline)
 
 
 def settings(
@@ -194,6 +206,7 @@ def settings(
         watch=subject.watched(),
         stable_names=baseline.stable_names,
         output_limit_bytes=OUTPUT_LIMIT_BYTES,
+        tree_limit_bytes=TREE_LIMIT_BYTES + 16 * baseline.written_bytes,
     )
 
 
@@ -221,6 +234,7 @@ def step_of(
         calls_since_ack=_calls_since_ack(attempt, found),
         after=tinyllm_state.read_run(root, seen=seen) if subject.format == "tinyllm" else None,
         left_behind=attempt.left_behind,
+        bounded=attempt.bounded,
     )
 
 

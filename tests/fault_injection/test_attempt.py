@@ -385,8 +385,26 @@ def test_a_full_disk_is_seen_before_it_is_full(
     free = iter([1 << 40, 1 << 39])
     monkeypatch.setattr(supervision.Supervision, "_free_bytes", lambda _self: next(free, 1 << 20))
     attempt = shell(tmp_path, "sleep 100")
-    assert attempt.bounded == f"nearly no space left on the file system of {tmp_path}"
+    assert attempt.bounded == "nearly no space left on the tree's file system"
     assert attempt.signal == 9
+
+
+@LINUX
+def test_writes_without_end_are_bounded(tmp_path: Path) -> None:
+    source = "while True: open('big', 'ab').write(bytes(1 << 20))"
+    attempt = run_attempt(python(tmp_path, source), settings(tmp_path, tree_limit_bytes=8 << 20))
+    assert attempt.bounded == "more than 8,388,608 bytes in the tree"
+    assert (attempt.signal, attempt.timed_out) == (9, False)
+
+
+@LINUX
+def test_what_others_write_on_the_file_system_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = iter([1 << 40])
+    monkeypatch.setattr(supervision.Supervision, "_free_bytes", lambda _self: next(free, 1 << 39))
+    attempt = shell(tmp_path, "sleep 0.2", tree_limit_bytes=1 << 20)
+    assert (attempt.bounded, attempt.exit_code) == ("", 0)
 
 
 def test_a_file_may_be_limited_in_length(tmp_path: Path) -> None:
