@@ -115,10 +115,9 @@ def refusal(request: Request, known: list[str]) -> ReleaseRefused:
         problems = examine(request, stack, thorough=True).problems or known
     lines = "".join(f"\n  - {problem}" for problem in problems)
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    return ReleaseRefused(
-        f"{request.model_id} {request.version} is not released, {count}:{lines}\n"
-        "nothing was written"
-    )
+    names = (request.model_id, request.version)  # which may be anything
+    name = " ".join(text if text.isprintable() else ascii(text) for text in names)
+    return ReleaseRefused(f"{name} is not released, {count}:{lines}\nnothing was written")
 
 
 def _release(request: Request, found: Examined, tell: Tell) -> Released:
