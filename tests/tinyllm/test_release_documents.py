@@ -199,7 +199,7 @@ def test_any_template_is_judged_and_none_gets_out(text: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["", "/x", "../x", "heads/../x", "heads/x", "heads/.json", "heads/a/b.json", "evals/x.json",
-     "MANIFEST.json", "a\\b", "a\0", "a\n", ".x", "evals/summary.json/", "heads/x.json\n", "x" * 129],
+     "MANIFEST.json", "a\\b", "a\0", "a\n", ".x", "evals/summary.json/", "heads/x.json\n"],
 )  # fmt: skip
 def test_names_that_no_manifest_may_hold(name: str) -> None:
     files = MANIFEST["files"] | {name: {"sha256": "0" * 64, "size": 1}}
