@@ -145,7 +145,10 @@ def _bfloat16(reader: WeightsReader, count: int) -> tuple[Bits16, Floats]:
 
 
 class _Error:
-    """Sums of squares, in float64, of what was and of what changed."""
+    """Sums of squares, in float64, of what was and of what changed.
+
+    By numpy's own sum, whose order is fixed: that of a BLAS may depend on the number of threads.
+    """
 
     def __init__(self) -> None:
         self._was = 0.0
@@ -153,9 +156,9 @@ class _Error:
 
     def add(self, was: Floats, now: Floats) -> None:
         exact = was.astype(np.float64)
-        self._was += float(exact @ exact)
-        exact -= now
-        self._changed += float(exact @ exact)
+        changed = exact - now
+        self._was += float(np.square(exact, out=exact).sum())
+        self._changed += float(np.square(changed, out=changed).sum())
 
     def relative(self) -> float:
         return math.sqrt(self._changed / self._was) if self._was else 0.0
