@@ -64,7 +64,8 @@ def matrix(
             continue
         subject = with_timeout(mutant.subject, baseline_seconds=0)
         if mutant.subject.timeout_s is None:
-            subject = replace(subject, timeout_s=TIMEOUT_S * (4 if subject.format else 1))
+            slow = "torch" in subject.preload  # tinyllm, whichever part of it
+            subject = replace(subject, timeout_s=TIMEOUT_S * (4 if slow else 1))
         [(_, answer)] = baselines([subject], options=options, executor=executor)
         yield _row(replace(mutant, subject=subject), answer, options, executor, progress, bounds)
 

@@ -2,7 +2,9 @@
 
 Two kinds: the programs of ``tests/mutants/programs`` with the table ``expected.toml``, and tinyllm
 with one thing patched, ``tests/mutants/tinyllm/<name>.py``, each saying in constants what it breaks
-(``BREAKS``) and under which layers that must be found (``LAYERS``).
+(``BREAKS``), under which layers that must be found (``LAYERS``) and where nothing may (``SILENT``).
+What is patched is the training of a spec, or with ``SUBJECT`` the example of that name in
+``smoke_configs/subjects``, which runs from there.
 """
 
 import ast
@@ -17,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from harness.errors import UsageError
-from harness.subjects import Pattern, Subject, checked, tinyllm_subject
+from harness.subjects import Pattern, Subject, checked, load_subject, tinyllm_subject
 
 POWER = ("power/posix", "power/ext4", "power/xfs", "power/btrfs")
 LAYERS = ("point", "kill", "double", "signal", *POWER)
@@ -157,7 +159,7 @@ def _compile(source: Path, build: Path) -> str:
 
 
 def tinyllm_mutants(mutants: Path, *, spec: Path) -> list[Mutant]:
-    """tinyllm with one thing patched, trained by ``spec``."""
+    """tinyllm with one thing patched, trained by ``spec`` or doing what an example does."""
     found = []
     for path in sorted((mutants / "tinyllm").glob("[a-z]*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -170,7 +172,7 @@ def tinyllm_mutants(mutants: Path, *, spec: Path) -> list[Mutant]:
         wanted = (breaks,) if isinstance(breaks, str) else tuple(breaks)
         expect = dict.fromkeys(_written_out(layers), wanted)
         expect.update(dict.fromkeys(_written_out(silent), ()))
-        subject = tinyllm_subject(spec, program=("python", str(path)))
+        subject = _patched(path, spec, example=constants.get("SUBJECT", ""))
         found.append(
             Mutant(
                 name=f"tinyllm-{path.stem.replace('_', '-')}",
@@ -181,6 +183,17 @@ def tinyllm_mutants(mutants: Path, *, spec: Path) -> list[Mutant]:
             )
         )
     return found
+
+
+def _patched(path: Path, spec: Path, *, example: str) -> Subject:
+    """The program at ``path`` in the place of ``python -m tinyllm``, or of an example's script."""
+    if not example:
+        return tinyllm_subject(spec, program=("python", str(path)))
+    subject = load_subject(spec.parent / "subjects" / example / "subject.toml")
+    words = ("python", str(path))
+    return replace(
+        subject, train=(*words, *subject.train[2:]), resume=(*words, *subject.resume[2:])
+    )
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:

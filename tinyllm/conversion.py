@@ -2,9 +2,9 @@
 
 One pass over the file, in its own order, in pieces: the shapes alone tell the new header, so it can
 be written first. With int4 a matrix ``<name>`` becomes ``<name>.qweight`` (U8) and, right after it,
-``<name>.scales`` (F32); what cannot be quantised becomes BF16. Of those, tensors with an odd number
-of elements are held back and come last, or they would leave a scale misaligned; with an even width
-there are none.
+``<name>.scales`` (F32); what cannot be quantised becomes BF16. Where there are rows of whole groups
+the width is even, and so is the number of elements of each tensor: every scale lies aligned.
+Nothing is ever held back; beside a piece there are in memory only the scales of one matrix.
 """
 
 import math
@@ -53,18 +53,16 @@ def plan(layout: WeightsLayout, *, dtype: str, group_size: int) -> Conversion:
         same = tuple((p.name, "F32", p.shape) for p in layout.tensors)
         return Conversion(dtype, group_size, b"", layout.size_bytes, same)
     rows: list[tuple[str, str, tuple[int, ...]]] = []
-    last: list[tuple[str, str, tuple[int, ...]]] = []
     for place in layout.tensors:
         if dtype == "int4" and can_quantise(place.shape, group=group_size):
             count, width = place.shape
             rows.append((f"{place.name}.qweight", "U8", (count, width // 2)))
             rows.append((f"{place.name}.scales", "F32", (count, width // group_size)))
         else:
-            late = dtype == "int4" and place.count % 2 == 1
-            (last if late else rows).append((place.name, "BF16", place.shape))
+            rows.append((place.name, "BF16", place.shape))
     entries: dict[str, object] = {}
     offset = 0
-    for name, kind, shape in [*rows, *last]:
+    for name, kind, shape in rows:
         if name in entries:
             raise ValueError(f"two tensors would be named {name}")
         size = math.prod(shape) * {"U8": 1, "BF16": 2, "F32": 4}[kind]
@@ -75,7 +73,7 @@ def plan(layout: WeightsLayout, *, dtype: str, group_size: int) -> Conversion:
         }
         offset += size
     header = encode_header(entries, metadata={"format": "pt"})
-    return Conversion(dtype, group_size, header, len(header) + offset, (*rows, *last))
+    return Conversion(dtype, group_size, header, len(header) + offset, tuple(rows))
 
 
 def pieces(conversion: Conversion, reader: WeightsReader) -> Iterator[Bytes]:
@@ -96,25 +94,18 @@ def pieces(conversion: Conversion, reader: WeightsReader) -> Iterator[Bytes]:
 
 
 def _int4_pieces(conversion: Conversion, reader: WeightsReader) -> Iterator[Bytes]:
-    group, late = conversion.group_size, []
     for place in reader.layout.tensors:
-        if can_quantise(place.shape, group=group):
+        if can_quantise(place.shape, group=conversion.group_size):
             yield from _quantised(conversion, reader, place)
             continue
         error = _Error()
-        held: list[Bytes] = []
         left = place.count
         while left:
             bits, floats = _bfloat16(reader, min(left, _INT4_COUNT))
             error.add(floats, from_bfloat16(bits))
             left -= len(floats)
-            if place.count % 2:
-                held.append(bits.view(np.uint8).data)
-            else:
-                yield bits.view(np.uint8).data
-        late += held
+            yield bits.view(np.uint8).data
         conversion.errors.append(TensorError(place.name, "BF16", error.relative()))
-    yield from late
 
 
 def _quantised(
@@ -154,7 +145,10 @@ def _bfloat16(reader: WeightsReader, count: int) -> tuple[Bits16, Floats]:
 
 
 class _Error:
-    """Sums of squares, in float64, of what was and of what changed."""
+    """Sums of squares, in float64, of what was and of what changed.
+
+    By numpy's own sum, whose order is fixed: that of a BLAS may depend on the number of threads.
+    """
 
     def __init__(self) -> None:
         self._was = 0.0
@@ -162,9 +156,9 @@ class _Error:
 
     def add(self, was: Floats, now: Floats) -> None:
         exact = was.astype(np.float64)
-        self._was += float(exact @ exact)
-        exact -= now
-        self._changed += float(exact @ exact)
+        changed = exact - now
+        self._was += float(np.square(exact, out=exact).sum())
+        self._changed += float(np.square(changed, out=changed).sum())
 
     def relative(self) -> float:
         return math.sqrt(self._changed / self._was) if self._was else 0.0

@@ -6,6 +6,7 @@ that stands twice in one object is an error, where parsers silently take the las
 """
 
 import json
+import math
 from typing import TypeVar
 
 from tinyllm.state import decode_strictly
@@ -17,7 +18,9 @@ def decode_document(data: bytes, kind: type[T]) -> T:
     """``data`` as a ``kind``; ValueError says what is wrong with it."""
     value = decode_strictly(data, kind)
     try:
-        json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+        json.loads(
+            data, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+        )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value
@@ -29,6 +32,11 @@ def _unique(pairs: list[tuple[str, object]]) -> None:
         if key in seen:
             raise ValueError(f"the key {key!r} stands twice in one object")
         seen.add(key)
+
+
+def _finite(text: str) -> None:
+    if math.isinf(float(text)):
+        raise ValueError(f"{text[:40]} is too large for a number")
 
 
 def _no_constant(text: str) -> None:

@@ -46,7 +46,7 @@ from tinyllm.shapes import shapes
 from tinyllm.spec import ModelConfig, parse_model_config
 from tinyllm.state import decode_state
 from tinyllm.tokenizer import encode
-from tinyllm.verification import Verdict, verify_directory
+from tinyllm.verification import MAX_SMALL_BYTES, Verdict, verify_directory
 from tinyllm.weights import (
     WeightsLayout,
     WeightsReader,
@@ -213,6 +213,9 @@ def _model(found: Examined, verdict: Verdict, name: str) -> None:
     for file in (CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE):
         if file in contents:
             found.files[file] = contents[file]
+        elif file in found.entries:
+            size = found.entries[file].size
+            found.add(f"{where}: {file}", [f"has {size} bytes; at most {MAX_SMALL_BYTES} are read"])
     try:
         config = parse_model_config(contents[CONFIG_FILE], where=CONFIG_FILE)
     except SpecError as error:

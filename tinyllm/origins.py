@@ -69,6 +69,10 @@ def _read(fd: int) -> list[_Line]:
     with os.fdopen(fd, "rb") as file:
         while line := file.readline(LINE_LIMIT_BYTES):
             number += 1
+            if len(line) == LINE_LIMIT_BYTES:
+                raise ValueError(
+                    f"line {number} has {len(line)} bytes or more; a run writes none such"
+                )
             if not line.endswith(b"\n"):
                 break
             try:

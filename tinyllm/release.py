@@ -77,14 +77,17 @@ class Released:
 
 @dataclass(slots=True)
 class Attempt:
-    """One release under way. ``models`` is the open ``models/<model_id>``."""
+    """One release under way. ``models`` is the open ``models/<model_id>``.
+
+    ``identity`` is the staging directory's device and inode, under whichever name it is.
+    """
 
     request: Request
     found: Examined
     models: Directory
     staging: str
     tell: Tell
-    published: bool = False
+    identity: tuple[int, int] | None = None
     entries: dict[str, FileEntry] = field(default_factory=dict)
     errors: tuple[TensorError, ...] = ()
 
@@ -112,10 +115,9 @@ def refusal(request: Request, known: list[str]) -> ReleaseRefused:
         problems = examine(request, stack, thorough=True).problems or known
     lines = "".join(f"\n  - {problem}" for problem in problems)
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    return ReleaseRefused(
-        f"{request.model_id} {request.version} is not released, {count}:{lines}\n"
-        "nothing was written"
-    )
+    names = (request.model_id, request.version)  # which may be anything
+    name = " ".join(text if text.isprintable() else ascii(text) for text in names)
+    return ReleaseRefused(f"{name} is not released, {count}:{lines}\nnothing was written")
 
 
 def _release(request: Request, found: Examined, tell: Tell) -> Released:
@@ -183,6 +185,7 @@ def _write(attempt: Attempt) -> None:
         make_directory(models, attempt.staging)
         point("release.staging-made")
         with open_directory(attempt.staging, parent=models) as stage:
+            attempt.identity = _identity(os.fstat(stage.fd))
             _fill(attempt, stage)
         _publish(attempt, version)
         sync_directory(models, unsupported=attempt.tell)
@@ -381,7 +384,6 @@ def _publish(attempt: Attempt, version: str) -> None:
     if os.path.lexists(target):
         raise StorageFailed(target, "appeared while the release was written", errno=errno.EEXIST)
     rename(attempt.models, attempt.staging, version)
-    attempt.published = True
     point("release.renamed")
 
 
@@ -389,13 +391,17 @@ def _abandon(attempt: Attempt, version: str) -> None:
     """After an error: as it was before, as far as the disk still obeys.
 
     A directory that has its name already but may not be durable is taken back, or it would block
-    the next try.
+    the next try. The disk is asked whether it has: a signal may come right after the rename.
     """
-    with suppress(StorageFailed):
-        if attempt.published:
+    with suppress(StorageFailed, OSError):
+        if _identity(os.lstat(attempt.models.at(version))) == attempt.identity:
             rename(attempt.models, version, attempt.staging)
     with suppress(StorageFailed):
         _remove(attempt.models, attempt.staging)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _remove(models: Directory, name: str) -> None:

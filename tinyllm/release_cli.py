@@ -1,8 +1,8 @@
 """``tinyllm release``: the command line of :mod:`tinyllm.release`.
 
 Exit codes: 0 released, 2 the command line, 3 another release of the model is under way, 5 storage
-failed, 6 the gate refused, 130 and 143 stopped by SIGINT or SIGTERM (nothing is left). torch is not
-imported.
+failed, 6 the gate refused, 130 and 143 stopped by SIGINT or SIGTERM (nothing is left, unless the
+signal came after the last fsync: then the release is complete). torch is not imported.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tinyllm.forms import DEFAULT_GROUP_SIZE, DTYPES, GROUP_SIZES
+from tinyllm.signals import SIGNALS
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -78,11 +79,11 @@ def release_command(arguments: argparse.Namespace) -> int:
         heads=tuple(arguments.head),
         chat_template=arguments.chat_template,
     )
-    with _undone_by_signals():
-        try:
+    try:
+        with _undone_by_signals():
             done = release(request, tell=_tell)
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+    except _Stopped as stopped:
+        return 128 + stopped.signum
     size = sum(entry.size for entry in done.manifest.files.values())
     with contextlib.suppress(OSError):  # that nobody may be there to read it is no error
         for error in done.errors:
@@ -100,19 +101,35 @@ def _tell(path: str, reason: str) -> None:
         print(f"tinyllm: {path}: {reason}", file=sys.stderr, flush=True)
 
 
+class _Stopped(BaseException):
+    """A signal came: what was begun is undone on the way out."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
 @contextlib.contextmanager
 def _undone_by_signals() -> Iterator[None]:
-    """SIGTERM ends the release as SIGINT does, by an exception: what was begun is undone."""
+    """The first SIGTERM or SIGINT raises; later ones would only disturb the undoing.
 
-    def leave(signum: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + signum)
+    A signal that was ignored when the program started stays ignored.
+    """
+    before = {
+        each: signal.getsignal(each)
+        for each in SIGNALS
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
 
-    before = signal.getsignal(signal.SIGTERM)
-    if before is signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGTERM, leave)
+    def stop(signum: int, _frame: FrameType | None) -> NoReturn:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise _Stopped(signum)
+
+    for each in before:
+        signal.signal(each, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -47,11 +47,12 @@ from tinyllm.paths import MANIFEST, parse_step_name
 from tinyllm.state import decode_state
 from tinyllm.tensor_files import FORMAT_NAME, read_metadata
 
-# Files whose content is kept while they are hashed; longer ones are hashed only.
+# Files whose content is kept while they are hashed; longer ones are hashed only. A tokenizer is the
+# largest of them, and a trainer takes one of 256 MiB.
 SMALL_FILES = frozenset(
     {CONFIG_FILE, GENERATION_FILE, STATE_FILE, TOKENIZER_FILE, "tokenizer_config.json"}
 )
-MAX_SMALL_BYTES = 64 << 20
+MAX_SMALL_BYTES = 256 << 20
 
 _SUBDIRECTORIES = ("evals", "heads")
 

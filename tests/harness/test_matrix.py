@@ -50,7 +50,13 @@ def pool() -> Iterator[tuple[Executor, str]]:
         yield stack.enter_context(worker_pool(1))
 
 
-def run(mutant: Mutant, pool: tuple[Executor, str], *, layers: tuple[str, ...] = LAYERS) -> Row:
+def run(
+    mutant: Mutant,
+    pool: tuple[Executor, str],
+    *,
+    layers: tuple[str, ...] = LAYERS,
+    kill: int | None = None,
+) -> Row:
     executor, temp_dir = pool
     options = Options(faults=layers, jobs=1, trace_dir=f"{temp_dir}/traces")
     with progress(stream=io.StringIO()) as shown:
@@ -59,7 +65,7 @@ def run(mutant: Mutant, pool: tuple[Executor, str], *, layers: tuple[str, ...] =
             options=options,
             executor=executor,
             progress=shown,
-            bounds=replace(BOUNDS, second_kill=24, third_kill=8, signal=12),
+            bounds=replace(BOUNDS, kill=kill, second_kill=24, third_kill=8, signal=12),
         )
     return row
 
@@ -93,6 +99,23 @@ def test_tinyllm_with_one_thing_patched(name: str, pool: tuple[Executor, str]) -
     """One mutant for each invariant; ``durability matrix`` runs all of them."""
     layer = ONE_AN_INVARIANT[name]
     row = run(TINYLLM[name], pool, layers=(layer,))
+    assert row.problem == ""
+    assert [cell.ok for cell in row.cells] == [True]
+
+
+RELEASES = [
+    ("tinyllm-release-in-place", "kill"),
+    ("tinyllm-release-name-not-synced", "power/ext4"),
+    ("tinyllm-release-unchanged", "power/xfs"),
+]
+
+
+@pytest.mark.parametrize(("name", "layer"), RELEASES)
+def test_broken_release_writers_and_the_right_one(
+    name: str, layer: str, pool: tuple[Executor, str]
+) -> None:
+    """A sample of the kills is enough: what is written in place is half there for most of them."""
+    row = run(TINYLLM[name], pool, layers=(layer,), kill=16)
     assert row.problem == ""
     assert [cell.ok for cell in row.cells] == [True]
 

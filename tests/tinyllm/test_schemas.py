@@ -8,13 +8,21 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+import referencing
 
 from tests.tinyllm import checkpoints
 from tinyllm import progress
+from tinyllm.documents import decode_document
+from tinyllm.evals import EvalResult, decode_summary
 from tinyllm.generation_config import decode_generation_config
+from tinyllm.heads import decode_head
+from tinyllm.ledger import decode_ledger_row
 from tinyllm.manifest import FileEntry, checkpoint_manifest, decode_manifest, encode_manifest
 from tinyllm.schema_names import (
+    EVAL_SCHEMA,
     GENERATION_SCHEMA,
+    HEAD_SCHEMA,
+    LEDGER_SCHEMA,
     MANIFEST_SCHEMA,
     PROGRESS_SCHEMA,
     SCHEMAS,
@@ -54,6 +62,31 @@ GENERATION = {
     "top_p": 1,
     "seed": 3,
     "stop": ["."],
+}
+LEDGER_ROW = {"source": "a", "sha256": "0" * 64, "allowed_uses": ["train"], "revoked": False}
+HEAD = {
+    "name": "tone",
+    "width": 2,
+    "pooling": "mean",
+    "classes": ["calm", "loud"],
+    "weight": [[0.5, 1], [-1, 0]],
+    "bias": [0, 0.1],
+}
+RESULT = {
+    "name": "essays",
+    "metric": "nats a token",
+    "value": 5.9,
+    "threshold": 6,
+    "higher_is_better": False,
+    "passed": True,
+}
+SUMMARY = {
+    "model_id": "m",
+    "run_id": "r",
+    "step": 3,
+    "suite": "all",
+    "passed": True,
+    "results": [RESULT],
 }
 SOURCES = (progress.SourceRecord("a", "0" * 64),)
 LINES: tuple[progress.Line, ...] = (
@@ -138,12 +171,22 @@ def _decode_line(data: bytes) -> None:
         raise ValueError(str(error)) from error
 
 
+def _decode_result(data: bytes) -> None:
+    decode_document(data, EvalResult)
+
+
 def _beyond_the_schema(document: Any) -> bool:
-    """What only the struct can say: a generator's increment is odd."""
+    """What only the struct can say: a generator's increment is odd, a head's sizes agree."""
     try:
-        return int(document["generator"]["increment"]) % 2 == 0
+        if "generator" in document:
+            return int(document["generator"]["increment"]) % 2 == 0
+        if "classes" in document:
+            count = len(set(document["classes"])) + len(document["classes"])
+            lengths = [len(row) for row in document["weight"]]
+            return (count, lengths) != (4, [document["width"]] * 2) or len(document["bias"]) != 2
     except (KeyError, TypeError, ValueError):
-        return False
+        pass
+    return False
 
 
 @pytest.mark.parametrize(
@@ -153,6 +196,9 @@ def _beyond_the_schema(document: Any) -> bool:
         (MANIFEST_SCHEMA, RELEASE, decode_manifest),
         (TRAINER_STATE_SCHEMA, STATE, decode_state),
         (GENERATION_SCHEMA, GENERATION, decode_generation_config),
+        (LEDGER_SCHEMA, LEDGER_ROW, decode_ledger_row),
+        (HEAD_SCHEMA, HEAD, decode_head),
+        (EVAL_SCHEMA, RESULT, _decode_result),
     ],
 )
 def test_schema_and_struct_accept_and_refuse_the_same(
@@ -174,6 +220,29 @@ def test_schema_and_struct_accept_and_refuse_the_same(
         refused += not by_schema
     assert accepted >= 1
     assert refused > 50
+
+
+def test_the_summary_is_a_definition_of_the_schema_of_a_result() -> None:
+    schema = load_schema(EVAL_SCHEMA)
+    registry = referencing.Registry().with_resource(
+        "eval-result", referencing.Resource.from_contents(schema)
+    )
+    validator = jsonschema.Draft202012Validator(
+        {"$ref": "eval-result#/$defs/summary"}, registry=registry
+    )
+    accepted = refused = 0
+    for variant in variants(SUMMARY):
+        by_schema = validator.is_valid(variant)
+        try:
+            decode_summary(json.dumps(variant).encode())
+            by_struct = True
+        except ValueError:
+            by_struct = False
+        assert by_schema == by_struct, variant
+        accepted += by_schema
+        refused += not by_schema
+    assert accepted > 10
+    assert refused > 100
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -1,6 +1,6 @@
 """Train a checkpoint and release it in three forms, going on from whatever is there.
 
-    python release_trainer.py --artifacts DIR
+    python release_trainer.py --artifacts DIR [--forms f32,bf16,int4]
 
 A release is never changed, so this program never makes one twice: a version that exists must
 verify, and is passed over. One that does not verify is a failure that no resume can mend; that is
@@ -29,10 +29,12 @@ INPUTS = ("--card", "MODEL_CARD.md", "--ledger", "ledger.json", "--evals", "summ
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--artifacts", type=Path, required=True)
-    artifacts = parser.parse_args().artifacts
+    parser.add_argument("--forms", default=",".join(FORMS), help="only these, in this order")
+    arguments = parser.parse_args()
+    artifacts: Path = arguments.artifacts
     os.environ.setdefault("TINYLLM_GIT_SHA", "0" * 40)
     code = train(artifacts)
-    for number, form in enumerate(FORMS, start=1):
+    for number, form in enumerate(arguments.forms.split(","), start=1):
         version = artifacts / "models" / "smoke" / f"{number}-{form}"
         if code or os.path.lexists(version):
             code = code or verified(version)
