@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from tinyllm.state import canonical_json, decode_strictly
+from tinyllm.documents import decode_strictly
+from tinyllm.state import canonical_json
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_LIMIT_BYTES = 1 << 20

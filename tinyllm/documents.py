@@ -1,26 +1,28 @@
-"""JSON documents that a gate decides on, read so that nobody can be talked round.
+"""JSON that something is decided by, read so that nobody can be talked round.
 
-As strict as the rest (unknown keys, types and bounds are the struct's), and two things more: a key
-that stands twice in one object is an error, where parsers silently take the last of them; and so is
-``NaN`` or a number beyond a double, which some parsers accept.
+Unknown keys, types and bounds are the struct's. Two things more: a key that stands twice in one
+object is an error, where parsers silently take the last of them; and so is ``NaN`` or a number
+beyond a double, which some parsers accept.
 """
 
 import json
 import math
 from typing import TypeVar
 
-from tinyllm.state import decode_strictly
+import msgspec
 
 T = TypeVar("T")
 
 
-def decode_document(data: bytes, kind: type[T]) -> T:
-    """``data`` as a ``kind``; ValueError says what is wrong with it."""
-    value = decode_strictly(data, kind)
+def decode_strictly(data: bytes, kind: type[T]) -> T:
+    """``data`` as a ``kind``; ValueError (never anything else) says what is wrong with it."""
     try:
+        value = msgspec.json.decode(data, type=kind)
         json.loads(
             data, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
         )
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from tinyllm.documents import decode_document
+from tinyllm.documents import decode_strictly
 from tinyllm.paths import MAX_STEP
 
 SUMMARY_LIMIT_BYTES = 16 << 20
@@ -45,7 +45,7 @@ class EvalSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def decode_summary(data: bytes) -> EvalSummary:
     """Read a summary; ValueError says what is wrong with it."""
-    return decode_document(data, EvalSummary)
+    return decode_strictly(data, EvalSummary)
 
 
 def summary_problems(data: bytes, *, model_id: str, run_id: str, step: int | None) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from tinyllm.state import decode_strictly
+from tinyllm.documents import decode_strictly
 
 
 class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

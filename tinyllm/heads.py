@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tinyllm.documents import decode_document
+from tinyllm.documents import decode_strictly
 
 HEAD_LIMIT_BYTES = 64 << 20
 
@@ -32,7 +32,7 @@ class LinearHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def decode_head(data: bytes) -> LinearHead:
     """Read a head; ValueError says what is wrong with it, its own sizes included."""
-    head = decode_document(data, LinearHead)
+    head = decode_strictly(data, LinearHead)
     count = len(head.classes)
     if len(set(head.classes)) != count:
         raise ValueError("two of its classes have one name")

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from tinyllm.documents import decode_document
+from tinyllm.documents import decode_strictly
 from tinyllm.progress import SourceRecord
 
 TRAIN = "train"
@@ -32,13 +32,13 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_ledger_row(data: bytes) -> LedgerRow:
     """One row; ValueError says what is wrong with it."""
-    return decode_document(data, LedgerRow)
+    return decode_strictly(data, LedgerRow)
 
 
 def ledger_problems(data: bytes, sources: Collection[SourceRecord]) -> list[str]:
     """Everything that keeps a model trained on ``sources`` from being released with this ledger."""
     try:
-        rows = decode_document(data, list[msgspec.Raw])
+        rows = decode_strictly(data, list[msgspec.Raw])
     except ValueError as error:
         return [f"is not a JSON array of ledger rows: {error}"]
     problems = []

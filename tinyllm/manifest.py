@@ -11,8 +11,9 @@ from typing import Annotated
 
 import msgspec
 
+from tinyllm.documents import decode_strictly
 from tinyllm.paths import MANIFEST, MAX_STEP
-from tinyllm.state import canonical_json, decode_strictly
+from tinyllm.state import canonical_json
 
 FORMAT = "tinyllm-manifest/1"
 

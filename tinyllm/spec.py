@@ -9,7 +9,6 @@ are read by their own modules.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -17,6 +16,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from tinyllm.documents import decode_strictly
 from tinyllm.errors import SpecError
 from tinyllm.inputs import read_input
 
@@ -197,27 +197,6 @@ T = TypeVar("T")
 
 def _decode(content: bytes, kind: type[T], *, where: str) -> T:
     try:
-        value = msgspec.json.decode(content, type=kind)
-        json.loads(content, object_pairs_hook=_unique)
-    except (
-        msgspec.DecodeError,
-        ValueError,
-    ) as error:  # ValueError: not UTF-8, or a monstrous number
+        return decode_strictly(content, kind)
+    except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
-    except _DuplicateKey as error:
-        raise SpecError(f"{where}: the key {error} stands twice in one object") from None
-    except RecursionError:
-        raise SpecError(f"{where}: nested too deeply") from None
-    return value
-
-
-class _DuplicateKey(Exception):
-    """Its text is the key. msgspec takes the last of two equal keys without a word."""
-
-
-def _unique(pairs: list[tuple[str, object]]) -> None:
-    seen = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise _DuplicateKey(repr(key))
-        seen.add(key)

@@ -6,13 +6,12 @@ trainer's business; what can be told from the file alone is told here.
 """
 
 import math
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
+from tinyllm.documents import decode_strictly
 from tinyllm.paths import MAX_STEP
-
-T = TypeVar("T")
 
 # ``$`` alone would let a final newline through.
 _END = r"$(?!\n)"
@@ -76,13 +75,3 @@ def encode_state(state: TrainerState) -> bytes:
 def decode_state(data: bytes) -> TrainerState:
     """Read ``trainer_state.json``; ValueError says what is wrong with it."""
     return decode_strictly(data, TrainerState)
-
-
-def decode_strictly(data: bytes, kind: type[T]) -> T:
-    """``data`` as a ``kind``; ValueError (never anything else) when it is not one."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(str(error)) from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error

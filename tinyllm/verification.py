@@ -34,6 +34,7 @@ from tinyllm.manifest import (
     CONFIG_FILE,
     GENERATION_FILE,
     MAX_MANIFEST_BYTES,
+    MODEL_FILE,
     OPTIMIZER_FILE,
     STATE_FILE,
     TOKENIZER_FILE,
@@ -157,7 +158,7 @@ def _verify_open(
     if manifest is None or problem is not None:
         return Verdict(directory.path, None, (problem,) if problem else ())
     problems = _wrong_place(directory, manifest) + _unlisted(directory, manifest)
-    hold = set(keep_open) | {OPTIMIZER_FILE}
+    hold = set(keep_open) | {MODEL_FILE, OPTIMIZER_FILE}
     jobs = [
         partial(
             _check_file,
@@ -280,6 +281,10 @@ def _check_sense(
 ) -> list[Problem]:
     """What no hash can tell: that the files of a directory belong together."""
     problems = _check_tokenizer(manifest, contents)
+    try:
+        read_metadata(held[MODEL_FILE])
+    except ValueError as error:
+        problems.append(Problem(MODEL_FILE, str(error)))
     if not isinstance(manifest, CheckpointManifest):
         return problems
     try:

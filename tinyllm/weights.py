@@ -17,10 +17,10 @@ from types import TracebackType
 import msgspec
 import numpy as np
 
+from tinyllm.documents import decode_strictly
 from tinyllm.errors import storage_failed
 from tinyllm.hashing import HashBeside
 from tinyllm.quantize import Floats
-from tinyllm.state import decode_strictly
 from tinyllm.tensors import MAX_HEADER_BYTES, PIECE_BYTES
 
 FLOAT_BYTES = 4

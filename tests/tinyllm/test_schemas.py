@@ -12,7 +12,7 @@ import referencing
 
 from tests.tinyllm import checkpoints
 from tinyllm import progress
-from tinyllm.documents import decode_document
+from tinyllm.documents import decode_strictly
 from tinyllm.evals import EvalResult, decode_summary
 from tinyllm.generation_config import decode_generation_config
 from tinyllm.heads import decode_head
@@ -172,7 +172,7 @@ def _decode_line(data: bytes) -> None:
 
 
 def _decode_result(data: bytes) -> None:
-    decode_document(data, EvalResult)
+    decode_strictly(data, EvalResult)
 
 
 def _beyond_the_schema(document: Any) -> bool:

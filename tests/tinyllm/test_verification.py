@@ -242,6 +242,22 @@ def test_an_optimizer_file_that_is_none_is_found(step_dir: Path) -> None:
         assert reason in found
 
 
+@pytest.mark.parametrize("content", [b"rubbish!" * 4, b"", (2**63).to_bytes(8, "little") + b"{}"])
+def test_a_model_file_that_is_none_is_found(content: bytes, step_dir: Path) -> None:
+    (step_dir / "model.safetensors").write_bytes(content)
+    rehash(step_dir)
+    (found,) = problems(step_dir)
+    assert found.startswith("model.safetensors: cannot be read as safetensors")
+
+
+def test_a_key_that_stands_twice_is_an_error(step_dir: Path) -> None:
+    """Parsers take the last of two: which of them was meant?"""
+    manifest = step_dir / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b'"step":', b'"step": 3,\n  "step":'))
+    (found,) = problems(step_dir)
+    assert found == f"{MANIFEST}: the key 'step' stands twice in one object"
+
+
 def test_a_tokenizer_that_the_config_wants_must_be_there(step_dir: Path) -> None:
     (step_dir / "tokenizer.json").unlink()
     rehash(step_dir)
