@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
+from fault_injection import volumes
 from harness.baseline import Baseline
 from harness.campaign import Campaign, Options, Progress, baselines
 from harness.errors import CannotJudge, HarnessError
@@ -17,7 +18,7 @@ from harness.layers import Bounds, run_subject
 from harness.mutants import Mutant
 from harness.subjects import with_timeout
 
-BOUNDS = Bounds(kill=None, second_kill=40, third_kill=16, signal=18)
+BOUNDS = Bounds(kill=None, second_kill=40, third_kill=16, signal=18, realfs=None)
 TIMEOUT_S = 5.0
 
 
@@ -90,7 +91,11 @@ def _row(
         return Row(mutant, (), problem=problem, said=named)
     if answer.untraceable:
         return Row(mutant, (), problem=f"not traceable: {answer.untraceable}")
-    claimed = tuple(layer for layer in options.faults if layer in mutant.expect)
+    claimed = tuple(
+        layer
+        for layer in options.faults
+        if layer in mutant.expect and volume_missing(layer) is None
+    )
     needed = claimed if "kill" in claimed or "double" not in claimed else ("kill", *claimed)
     if mutant.expect.get("signal") and not mutant.expect.get("kill"):
         # What only a signal shows may need one certain place: a sample could pass it by.
@@ -110,6 +115,12 @@ def _row(
     return Row(mutant, tuple(_cell(campaign, mutant, layer) for layer in claimed))
 
 
+def volume_missing(layer: str) -> str | None:
+    """Why a layer of real file systems cannot run here; None for all that can."""
+    kind, _, file_system = layer.partition("/")
+    return volumes.unavailable(file_system) if kind == "realfs" else None
+
+
 def _cell(campaign: Campaign, mutant: Mutant, layer: str) -> Cell:
     found = tuple(sorted({v.invariant for v in campaign.violations if v.layer == layer}))
     expected = mutant.expect[layer]
@@ -121,9 +132,15 @@ def _cell(campaign: Campaign, mutant: Mutant, layer: str) -> Cell:
     return Cell(layer, expected, found, ok, ran)
 
 
+def short_name(layer: str) -> str:
+    """A layer's name as a column's heading: a model by its own, a real file system as real."""
+    kind, _, name = layer.partition("/")
+    return f"real {name}" if kind == "realfs" else name or kind
+
+
 def markdown(mutants: Sequence[Mutant], *, layers: Sequence[str]) -> str:
     """The known truth for the README: caught (**x**), silent (-), not claimed (blank)."""
-    short = [layer.rpartition("/")[2] for layer in layers]
+    short = [short_name(layer) for layer in layers]
     lines = [
         f"| mutant | {' | '.join(short)} | what is wrong, or how it is right |",
         f"|---{'|:-:' * len(layers)}|---|",

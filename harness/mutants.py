@@ -22,7 +22,9 @@ from harness.errors import UsageError
 from harness.subjects import Pattern, Subject, checked, load_subject, tinyllm_subject
 
 POWER = ("power/posix", "power/ext4", "power/xfs", "power/btrfs")
-LAYERS = ("point", "kill", "double", "signal", *POWER)
+REAL = ("realfs/ext4", "realfs/xfs", "realfs/btrfs")
+LAYERS = ("point", "kill", "double", "signal", *POWER, *REAL)
+_GROUPS = {"power": POWER, "realfs": REAL}
 COMPILE_TIMEOUT_S = 60
 
 Kind = Literal["broken", "correct", "untraceable", "nondeterministic", "leaves-children"]
@@ -130,16 +132,15 @@ def _pattern(given: _PatternFile | Literal[False] | None, default: _PatternFile)
 
 
 def _expectations(entry: _Entry) -> dict[str, tuple[str, ...]]:
-    """The claims by layer, ``power`` written out; a correct program is silent everywhere."""
+    """The claims by layer, groups written out; a correct program is silent everywhere.
+
+    One layer by its own name overrides its group.
+    """
     if entry.kind == "correct":
         return {layer: () for layer in LAYERS if layer != "point"}
     found: dict[str, tuple[str, ...]] = {}
-    for layer, invariants in entry.expect.items():
-        if layer == "power":
-            found.update({model: tuple(invariants) for model in POWER})
-    for layer, invariants in entry.expect.items():
-        if layer != "power":
-            found[layer] = tuple(invariants)
+    for layer, invariants in sorted(entry.expect.items(), key=lambda item: item[0] not in _GROUPS):
+        found.update(dict.fromkeys(_GROUPS.get(layer, (layer,)), tuple(invariants)))
     return {layer: found[layer] for layer in LAYERS if layer in found}
 
 
@@ -209,4 +210,4 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
 
 def _written_out(layers: tuple[str, ...] | str) -> list[str]:
     names = (layers,) if isinstance(layers, str) else layers
-    return [one for name in names for one in (POWER if name == "power" else (name,))]
+    return [one for name in names for one in _GROUPS.get(name, (name,))]

@@ -15,23 +15,13 @@ from harness import mutants
 from harness.commands.common import add_common, fresh_out, options_of
 from harness.commands.gate import smoke_configs
 from harness.errors import UsageError
-from harness.matrix import Cell, Row, matrix
+from harness.matrix import Cell, Row, matrix, short_name, volume_missing
 from harness.progress import progress
 from harness.stored import encode_pretty
 from harness.workers import worker_pool
 
-DEFAULT_FAULTS = ("kill", "double", "signal", "power")
+DEFAULT_FAULTS = ("kill", "double", "signal", "power", "realfs")
 SPEC = "adamw.json"
-_SHORT = {
-    "kill": "kill",
-    "double": "double",
-    "signal": "signal",
-    "point": "point",
-    "power/posix": "posix",
-    "power/ext4": "ext4",
-    "power/xfs": "xfs",
-    "power/btrfs": "btrfs",
-}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -70,6 +60,9 @@ def run_matrix(arguments: argparse.Namespace) -> int:
         ):
             rows.append(row)
     show(rows, layers=options.faults)
+    for layer in options.faults:
+        if reason := volume_missing(layer):
+            print(f"skipped {layer}: {reason}")
     (out / "matrix.json").write_bytes(encode_pretty([as_json(row) for row in rows]))
     return 0 if all(row.ok for row in rows) else 1
 
@@ -92,7 +85,7 @@ def show(rows: list[Row], *, layers: tuple[str, ...]) -> None:
     table = Table(title="Mutants x layers", show_lines=False)
     table.add_column("mutant")
     for layer in layers:
-        table.add_column(_SHORT.get(layer, layer))
+        table.add_column(short_name(layer))
     for row in rows:
         cells = {cell.layer: cell for cell in row.cells}
         table.add_row(row.mutant.name, *[_words(cells.get(layer), row) for layer in layers])

@@ -53,8 +53,8 @@ class EqualReadsWrong(Exception):
 class Judge:
     """Judges the crash states of one subject.
 
-    ``shown`` are the losses and acknowledgements of the recorded run with the ordinal of the
-    acknowledgement that had been seen by then: an event counts once the world has seen as many.
+    ``shown`` are the losses and acknowledgements of the recorded run with the ordinal of what the
+    world had seen by then (:func:`shown_events`): an event counts once it has seen as many.
     ``equal_reads`` False runs every state for real; ``check_every`` n runs one of n states that
     were answered by equal reads all the same.
     """
@@ -121,10 +121,11 @@ class Judge:
     def crash(self, state: State, tree: VisibleTree) -> Step:
         """The attempt that the power loss ended, as the oracle sees it."""
         operations = state.space.history.trace.operations
-        acks = sorted(i for i in state.space.seen if i < state.place)
+        told = {event.operation for _, event in self.shown if event.kind == "ack"}
+        acks = sorted(i for i in state.space.seen & told if i < state.place)
         since = (
             sum(op.kind is not Kind.OUTPUT for op in operations[acks[-1] + 1 : state.place])
-            if (acks)
+            if acks
             else -1
         )
         tinyllm = self.subject.format == "tinyllm"
@@ -195,14 +196,18 @@ def _essence(resumed: Resumed) -> tuple[object, ...]:
 
 
 def shown_events(events: Iterable[Event]) -> tuple[tuple[tuple[int, Event], ...], tuple[int, ...]]:
-    """Events with their ordinal among the acknowledgements, and the acknowledgements' operations.
+    """Events with the ordinal of what the world had seen by then, and the operations that count so.
 
-    A loss counts with the acknowledgement before it: that it was printed changes nothing.
+    Those are the acknowledgements and the last step's loss, with which training is done. Another
+    loss counts with what was before it: that it was printed changes nothing.
     """
+    found = tuple(events)
+    last = next((e for e in reversed(found) if e.kind == "loss"), None)
     shown: list[tuple[int, Event]] = []
     operations: list[int] = []
-    for event in events:
-        if event.kind == "ack" and event.operation not in operations:
+    for event in found:
+        telling = event.kind == "ack" or (last is not None and event.step == last.step)
+        if telling and event.operation not in operations:
             operations.append(event.operation)
         shown.append((len(operations), event))
     return tuple(shown), tuple(operations)
