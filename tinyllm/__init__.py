@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 #: What a server that forks attempts should import first: with these loaded a fork starts
 #: training at once. ``torch._dynamo`` is here because torch's optimizers import it when the first
 #: one is made, which takes longer than a whole small run.
-PRELOAD = ("msgspec", "numpy", "torch", "torch._dynamo", "tokenizers", "tinyllm.trainer")
+PRELOAD = (
+    "msgspec",
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "tokenizers",
+    "tinyllm.trainer",
+    "tinyllm.cli",
+)
 
 
 def load(directory: str | os.PathLike[str], *, verify: bool = True) -> "Model":

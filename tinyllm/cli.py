@@ -22,7 +22,8 @@ from tinyllm.signals import stop_on_signals
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. ``argv`` is without the program's name."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser(words[0] if words else "").parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
@@ -40,7 +41,8 @@ def _failed(message: str, exit_code: int) -> int:
     return exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: str) -> argparse.ArgumentParser:
+    """The parser; for ``train`` without the others, which are half of what a fork's start takes."""
     parser = argparse.ArgumentParser(
         prog="tinyllm",
         description="Train a small language model with checkpoints that survive a crash at any "
@@ -78,9 +80,10 @@ def _parser() -> argparse.ArgumentParser:
         help="resume although the spec, the data or the tokenizer are not those of the checkpoint",
     )
     train.set_defaults(command=_train)
-    inspect.add_parsers(subparsers)
-    release_cli.add_parsers(subparsers)
-    engine_cli.add_parsers(subparsers)
+    if first != "train":
+        inspect.add_parsers(subparsers)
+        release_cli.add_parsers(subparsers)
+        engine_cli.add_parsers(subparsers)
     return parser
 
 
