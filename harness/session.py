@@ -202,7 +202,7 @@ def _result(
 ) -> Result:
     reasons_why = list(campaign.reasons)
     if not campaign.records and not interrupted:
-        reasons_why.append("no case was run")
+        reasons_why.append(f"no case was run{_filtered(request)}")
     unseen = sum(r.verdict == results.INCONCLUSIVE for r in campaign.records)
     if unseen:
         reasons_why.append(f"the fault of {unseen} cases was not seen to happen")
@@ -233,6 +233,14 @@ def _result(
         loss_digits=_digits(said),
         arguments=list(request.arguments),
     )
+
+
+def _filtered(request: Request) -> str:
+    """What a filter had to do with it that nothing was run."""
+    pattern = request.options.filter
+    if pattern is None:
+        return ""
+    return f": --filter {pattern!r} matches no case's id (cases.jsonl of an earlier run has them)"
 
 
 def _lints(name: str, baseline: Baseline) -> list[results.Lint]:

@@ -12,7 +12,7 @@ from harness.baseline import Baseline
 from harness.campaign import Campaign, Failed
 from harness.cases import Case
 from harness.evidence import Finding
-from harness.power.explore import Exploration, Explored, Failure
+from harness.power.explore import Exploration, Explored, Failure, place_case
 from harness.results import CaseRecord, LayerCount, Violation
 from harness.runner import Outcome
 from harness.signatures import signature_of
@@ -77,6 +77,7 @@ def start_power(
                 seed=campaign.options.seed if seed is None else seed,
                 bound=bound,
                 equal_reads=campaign.options.equal_reads,
+                filter=campaign.options.filter,
             )
             for model in models
         )
@@ -96,6 +97,8 @@ def collect_power(campaign: Campaign, started: Started) -> None:
             _record(campaign, exploration, layer, one)
         campaign.progress.advance(failed=any(e[-1].failed for e in by_layer.values()))
     for layer, explored in by_layer.items():
+        if campaign.options.filter is not None and not any(e.states for e in explored):
+            continue
         _count(campaign, layer, explored, seconds=sum(e.seconds for e in explored))
 
 
@@ -142,8 +145,6 @@ def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: 
     for failure in explored.failures:
         failed_at[failure.place] += 1
         case = power_case(subject, layer, failure)
-        if not campaign.wanted([case]):
-            continue
         for finding in failure.findings:
             signature = _signature(finding, failure)
             told[signature] += 1
@@ -170,19 +171,21 @@ def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: 
                     message="; ".join(f.message for f in failure.findings),
                 )
             )
+    held = [(case, f"crash state after {case.place}") for case in explored.singled]
     for place, states in explored.places:
         passed = states - failed_at[place]
         if passed:
-            case = Case(subject=subject.name, layer=layer, place=place)
-            campaign.records.append(
-                CaseRecord(
-                    case=case.id,
-                    layer=layer,
-                    verdict=results.PASS,
-                    config=subject.name,
-                    evidence=f"{passed} crash states after {place}",
-                )
-            )
+            held.append((place_case(exploration, place), f"{passed} crash states after {place}"))
+    campaign.records += [
+        CaseRecord(
+            case=case.id,
+            layer=layer,
+            verdict=results.PASS,
+            config=subject.name,
+            evidence=evidence,
+        )
+        for case, evidence in held
+    ]
 
 
 def _signature(finding: Finding, failure: Failure) -> str:

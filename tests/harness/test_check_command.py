@@ -174,7 +174,43 @@ def test_no_root_in_the_command_is_refused(
     assert "{root}" in capsys.readouterr().err
 
 
-def test_a_filter_that_matches_nothing_is_no_pass(tmp_path: Path) -> None:
-    code, result = check(tmp_path, RIGHT, *described("--faults", "kill", "--filter", "nothing"))
-    assert (code, result["verdict"]) == (3, "inconclusive")
-    assert result["reasons"] == ["no case was run"]
+@pytest.mark.parametrize("layer", ["kill", "power"])
+def test_a_filter_that_matches_nothing_is_no_pass(tmp_path: Path, layer: str) -> None:
+    options = ("--faults", layer, "--models", "posix", "--filter", "nothing*")
+    code, result = check(tmp_path, RIGHT, *described(*options))
+    assert (code, result["verdict"], result["layers"]) == (3, "inconclusive", {})
+    assert [reason.partition(" (")[0] for reason in result["reasons"]] == [
+        "no case was run: --filter 'nothing*' matches no case's id"
+    ]
+
+
+def records(tmp_path: Path) -> list[dict[str, Any]]:
+    """What cases.jsonl says."""
+    lines = (tmp_path / "out" / "cases.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_filter_chooses_among_the_states_of_a_power_loss(tmp_path: Path) -> None:
+    options = described("--faults", "power", "--models", "posix,xfs")
+    _, everything = check(tmp_path, NO_DIRECTORY_FSYNC, *options)
+    all_records = records(tmp_path)
+    posix = [r for r in all_records if r["layer"] == "power/posix"]
+    _, layer = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", "*power-posix*")
+    assert records(tmp_path) == posix
+    assert list(layer["layers"]) == ["power/posix"]
+    for key in ("states", "failed"):
+        assert layer["layers"]["power/posix"][key] == everything["layers"]["power/posix"][key]
+
+    [first, *_] = [r for r in posix if r["verdict"] == "fail"]
+    code, one = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", first["case"])
+    assert (code, records(tmp_path)) == (1, [first])
+    assert {v["case"] for v in one["violations"]} == {first["case"]}
+    assert [(c["cases"], c["failed"], c["states"]) for c in one["layers"].values()] == [(1, 1, 1)]
+    # What a failing state would have to keep is named by its own id, and is judged by it too.
+    [holds, *_] = [v["holds_if"] for v in one["violations"] if v.get("holds_if")]
+    code, one = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", holds)
+    assert (code, one["verdict"], [r["case"] for r in records(tmp_path)]) == (0, "pass", [holds])
+
+    [place, *_] = [r for r in posix if r["verdict"] == "pass"]
+    check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", place["case"])
+    assert place in records(tmp_path)
