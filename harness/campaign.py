@@ -6,10 +6,12 @@ does not depend on how many workers there were.
 """
 
 import fnmatch
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness import results, tasks
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
     from harness.rerun import KeptRun
 
 TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
+REPORTS = Path("reports")  # where earlier runs are looked for
+
+
+def command_for(case: Case, *, out: Path | None) -> str:
+    """The command that runs a case again, from here, when its run wrote to ``out``."""
+    words = ["durability", "reproduce", case.digest]
+    if out is not None and not out.resolve().is_relative_to(REPORTS.resolve()):
+        words += ["--reports", str(out)]
+    return shlex.join(words)
 
 
 class Progress(Protocol):
@@ -73,12 +84,13 @@ class Failed:
 
 @dataclass(slots=True)
 class Campaign:
-    """The state of a running campaign: what came out so far."""
+    """The state of a running campaign: what came out so far. ``out`` is where it will go."""
 
     options: Options
     executor: Executor
     progress: Progress
     deadline: float | None
+    out: Path | None = None
     records: list[CaseRecord] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
@@ -209,7 +221,7 @@ class Campaign:
                     evidence=outcome.evidence,
                     expected=finding.expected,
                     found=finding.found,
-                    reproduce=f"durability reproduce {outcome.case.digest}",
+                    reproduce=command_for(outcome.case, out=self.out),
                 )
             )
 

@@ -105,6 +105,7 @@ def run(request: Request) -> int:
             executor=executor,
             progress=shown,
             deadline=None if options.budget_s is None else began + options.budget_s,
+            out=request.out,
             skipped=skipped,
         )
         interrupted = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fault_injection.crash_states import DEFAULT_BOUND
 from harness import planning, results, tasks
 from harness.baseline import Baseline
-from harness.campaign import Campaign, Failed
+from harness.campaign import Campaign, Failed, command_for
 from harness.cases import Case
 from harness.evidence import Finding
 from harness.power.explore import Exploration, Explored, Failure, place_case
@@ -150,7 +150,15 @@ def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: 
             told[signature] += 1
             if told[signature] <= RECORDS_PER_SIGNATURE:
                 campaign.violations.append(
-                    _violation(subject, layer, case, failure, finding, signature)
+                    _violation(
+                        subject,
+                        layer,
+                        case,
+                        failure,
+                        finding,
+                        signature=signature,
+                        reproduce=command_for(case, out=campaign.out),
+                    )
                 )
         if max(told[_signature(f, failure)] for f in failure.findings) <= RECORDS_PER_SIGNATURE:
             outcome = Outcome(
@@ -193,7 +201,14 @@ def _signature(finding: Finding, failure: Failure) -> str:
 
 
 def _violation(
-    subject: Subject, layer: str, case: Case, failure: Failure, finding: Finding, signature: str
+    subject: Subject,
+    layer: str,
+    case: Case,
+    failure: Failure,
+    finding: Finding,
+    *,
+    signature: str,
+    reproduce: str,
 ) -> Violation:
     holds = ""
     if failure.holds_if:
@@ -213,7 +228,7 @@ def _violation(
         expected=finding.expected,
         found=finding.found,
         evidence=f"{layer} state {failure.descriptor}",
-        reproduce=f"durability reproduce {case.digest}",
+        reproduce=reproduce,
     )
 
 

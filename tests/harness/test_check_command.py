@@ -1,6 +1,7 @@
 """``durability check`` from its command line to its exit code, on small programs."""
 
 import json
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,35 @@ def test_a_broken_program_fails_by_name_with_a_bundle(tmp_path: Path) -> None:
     bundle = tmp_path / "out" / bundled[0]["bundle"]
     assert (bundle / "case.json").is_file()
     assert cli.main(["reproduce", str(bundle)]) == 1
+
+
+@pytest.mark.parametrize("out", ["out of the way", "reports/mine"])
+def test_the_printed_command_shows_the_case_again(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    out: str,
+) -> None:
+    """As it is printed, wherever the results went, and of the program that was run last."""
+    monkeypatch.chdir(tmp_path)
+    options = described("--faults", "kill", "--name", "mine", "--out", out)
+    never_resumes = RIGHT.replace("state = json.load", "sys.exit('no')")
+    for place, source in (("before", never_resumes), ("now", IN_PLACE)):
+        capsys.readouterr()
+        (tmp_path / place).mkdir()
+        assert check(tmp_path / place, source, *options)[0] == 1
+    result = json.loads((tmp_path / out / "result.json").read_text())
+    printed = capsys.readouterr().out
+    unbundled = [v for v in result["violations"] if not v.get("bundle")]
+    bundled = [v for v in result["violations"] if v.get("bundle")]
+    assert f"reproduce   {bundled[0]['reproduce']}" in printed
+    for violation in (bundled[0], unbundled[0]):
+        words = shlex.split(violation["reproduce"])
+        assert words[0] == "durability"
+        assert cli.main(words[1:]) == 1
+        assert f"reproduced: {violation['case']}" in capsys.readouterr().out
+    assert cli.main(["explain", *shlex.split(bundled[0]["reproduce"])[2:]]) == 0
+    assert f"step by step   {bundled[0]['reproduce']}" in capsys.readouterr().out
 
 
 def test_a_missing_directory_fsync_is_seen_by_power_and_not_by_kills(tmp_path: Path) -> None:
