@@ -81,7 +81,9 @@ def drive(
     ``specs`` are the train specs of which random ones are made. Raises :class:`CannotJudge` when
     no subject at all could be judged.
     """
-    night = Nightly(campaign, request.subjects, tuple(specs), request.out / SPECS)
+    night = Nightly(
+        campaign, request.subjects, tuple(specs), request.out / SPECS, said=campaign.said
+    )
     try:
         while not campaign.stopped and not campaign.out_of_time():
             used_up = rounds is not None and night.rounds >= rounds
@@ -223,8 +225,8 @@ def _time_kills(night: Nightly, subject: Subject, baseline: Baseline, number: in
         )
         running.append((directory, task))
     campaign.progress.layer(f"{subject.name} kill by time", len(running))
-    for directory, task in running:
-        run = task.result()
+    for position, run in campaign.each([task for _, task in running]):
+        directory = running[position][0]
         failed = run.outcome.verdict == results.FAIL
         campaign.progress.advance(failed=failed)
         if run.outcome.verdict == results.INCONCLUSIVE:

@@ -25,6 +25,7 @@ from harness.evidence import Finding
 from harness.power.judge import Judge, shown_events
 from harness.power.reasons import lost_words, reason_of
 from harness.subjects import Subject
+from harness.underway import Told
 
 CHECK_EVERY = 50
 CAUSES = 60
@@ -72,7 +73,7 @@ class Explored:
 
     ``cases`` counts what was looked at, ``states`` what was distinct; ``failed`` may be more than
     ``failures`` holds. ``singled`` are the cases that hold and that a filter named one by one:
-    these are not among ``places``.
+    these are not among ``places``. ``cut``: it was stopped, and all this is of the beginning only.
     """
 
     model: str
@@ -86,6 +87,7 @@ class Explored:
     failures: tuple[Failure, ...]
     places: tuple[tuple[str, int], ...]
     singled: tuple[Case, ...] = ()
+    cut: bool = False
     seconds: float = 0.0
 
 
@@ -124,12 +126,18 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
     return found
 
 
-def explore(exploration: Exploration, scratch: Path) -> Explored:
-    """Judge the states first found at the crash places of the exploration."""
+def explore(
+    exploration: Exploration, scratch: Path, *, told: Told | None = None, before: int = 0
+) -> Explored:
+    """Judge the states first found at the crash places of the exploration.
+
+    ``told`` is told how many were judged, ``before`` and now, and may stop it.
+    """
+    told = told or Told()
     began = time.monotonic()
     prepared = prepare(exploration, scratch)
-    judge, before = prepared.judge, prepared.judge.counts
-    judged, equal, checked = before.judged, before.equal_reads, before.checked
+    judge, known = prepared.judge, prepared.judge.counts
+    judged, equal, checked = known.judged, known.equal_reads, known.checked
     counts: list[PlaceCount] = []
     failures: list[Failure] = []
     failed = states = 0
@@ -149,6 +157,8 @@ def explore(exploration: Exploration, scratch: Path) -> Explored:
         by_place = _lets_through(exploration, place_case(exploration, label))
         if not by_place and not _lets_through(exploration, case_of(exploration, state)):
             continue
+        if told.count(before + states):
+            break
         states += 1
         findings = judge.findings(state)
         if by_place:
@@ -160,9 +170,10 @@ def explore(exploration: Exploration, scratch: Path) -> Explored:
             if len(failures) < FAILURES:
                 failures.append(_failure(state, findings, judge, explain=len(failures) < CAUSES))
     here = [c for c in counts if _within(exploration, c.place)]
+    narrowed = exploration.filter is not None or told.must_stop
     return Explored(
         model=exploration.model,
-        cases=sum(c.states for c in here) if exploration.filter is None else states,
+        cases=states if narrowed else sum(c.states for c in here),
         states=states,
         judged=judge.counts.judged - judged,
         equal_reads=judge.counts.equal_reads - equal,
@@ -172,6 +183,7 @@ def explore(exploration: Exploration, scratch: Path) -> Explored:
         failures=tuple(failures),
         places=tuple(of_place.items()),
         singled=tuple(singled),
+        cut=told.must_stop,
         seconds=time.monotonic() - began,
     )
 
