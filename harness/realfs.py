@@ -22,6 +22,7 @@ from harness.oracle import judge
 from harness.planning import places_of_saves
 from harness.results import FAIL, INCONCLUSIVE, PASS
 from harness.runner import Outcome, settings, step_of, tree_is_final
+from harness.scratch import empty_temporary
 from harness.subjects import Subject
 from harness.underway import Told
 
@@ -79,6 +80,7 @@ def run_cuts(
 def _run_cut(subject: Subject, baseline: Baseline, case: Case, on: Volume, blank: Image) -> Outcome:
     began = time.monotonic()
     on.reset(blank)
+    empty_temporary()
     root = Path(on.path)
     fault = case.faults[0]
     real = run_on_real(

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,25 @@ def test_a_filter_chooses_among_the_states_of_a_power_loss(tmp_path: Path) -> No
     [place, *_] = [r for r in posix if r["verdict"] == "pass"]
     check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", place["case"])
     assert place in records(tmp_path)
+
+
+def test_what_a_killed_program_leaves_in_its_temporary_directory_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the file system of the system's: a rename from there may cross to another one."""
+    system = tmp_path / "system"
+    system.mkdir()
+    monkeypatch.setenv("TMPDIR", str(system))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    uses_it = f"""
+    import tempfile
+    kept = tempfile.mkdtemp()
+    assert kept.startswith({str(system)!r} + "/durability-"), kept
+    assert os.stat(kept).st_dev == os.stat({str(system)!r}).st_dev
+    assert len(os.listdir(os.path.dirname(kept))) < 4, "earlier cases left theirs here"
+    """
+    source = RIGHT.replace("    root =", uses_it.strip("\n") + "\n    root =", 1)
+    for more in (), ("--no-fork",):
+        options = described("--faults", "kill,power", "--models", "posix", *more)
+        assert check(tmp_path, source, *options)[0] == 0
+        assert list(system.iterdir()) == []
