@@ -154,6 +154,11 @@ def realfs_layer(run: Run, file_system: str) -> None:
                 campaign.progress.advance(failed=outcome.verdict == FAIL)
                 campaign.record(subject, baseline, layer, outcome)
     finally:
+        if len(outcomes) < len(plan.cases):
+            campaign.notes.append(
+                f"{subject.name} {layer}: {len(plan.cases) - len(outcomes)} of {len(plan.cases)} "
+                "cases were not run: the run was interrupted"
+            )
         campaign.count(layer, outcomes, seconds=time.monotonic() - began)
 
 
