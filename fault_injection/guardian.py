@@ -1,18 +1,18 @@
 """A small process that outlives the harness by a moment, to leave nothing of it behind.
 
 Between the harness and its workers stands the guardian: parent of the workers, subreaper of all
-that they start, owner of the run's temporary directory. It watches the harness (by pidfd, and by
+that they start, owner of the run's temporary directories. It watches the harness (by pidfd, and by
 a socket that closes with it). When the harness leaves the ``with`` block or is gone, killed by
 SIGKILL included, the guardian kills every descendant by parentage until none is left, removes the
-directory and ends. When a worker dies it kills what that worker left.
+directories and ends. When a worker dies it kills what that worker left.
 
 Workers are executed anew, not forked, so that they inherit nothing of the harness's threads; they
 themselves fork attempts. Each has a :class:`multiprocessing.connection.Connection` to the harness,
 on which ``recv`` raises EOFError when the other side is gone.
 
 Not covered: the guardian itself killed by SIGKILL. Its workers die with it, and orphans come back
-to the harness, which kills them when it leaves the block; the directory is then removed by the
-harness. Both killed at once leave what is in the directory, and daemons.
+to the harness, which kills them when it leaves the block; the directories are then removed by the
+harness. Both killed at once leave what is in the directories, and daemons.
 """
 
 import contextlib
@@ -54,9 +54,13 @@ class Worker:
 
 @dataclass(slots=True)
 class Guard:
-    """The harness's handle. ``temp_dir`` exists until the guardian removes it."""
+    """The harness's handle. ``temp_dir`` exists until the guardian removes it.
+
+    So does ``other_dir``, which is empty when none was asked for.
+    """
 
     temp_dir: str
+    other_dir: str
     pid: int
     _socket: socket.socket
     _workers: list[Worker] = field(default_factory=list)
@@ -109,10 +113,11 @@ class Guard:
 
 
 @contextlib.contextmanager
-def guarded(*, temp_parent: str | None = None) -> Iterator[Guard]:
+def guarded(*, temp_parent: str | None = None, other_parent: str | None = None) -> Iterator[Guard]:
     """Start a guardian; on leaving, whatever happened, everything below it is gone.
 
-    ``temp_parent`` is where the temporary directory is made (default: the system's).
+    ``temp_parent`` is where the temporary directory is made (default: the system's);
+    ``other_parent`` where another one is, on another file system perhaps (default: none).
     """
     ours, theirs = socket.socketpair()
     told = {
@@ -121,6 +126,7 @@ def guarded(*, temp_parent: str | None = None) -> Iterator[Guard]:
         "socket": theirs.fileno(),
         "parent": os.getpid(),
         "temp_parent": os.path.realpath(temp_parent or tempfile.gettempdir()),
+        "other_parent": os.path.realpath(other_parent) if other_parent else "",
     }
     adopts = processes.is_subreaper()
     processes.become_subreaper()
@@ -135,7 +141,7 @@ def guarded(*, temp_parent: str | None = None) -> Iterator[Guard]:
     try:
         ours.settimeout(_ANSWER_TIMEOUT_S)
         answer, _ = _receive(ours)
-        guard = Guard(temp_dir=answer["temp_dir"], pid=process.pid, _socket=ours)
+        guard = Guard(answer["temp_dir"], answer["other_dir"], pid=process.pid, _socket=ours)
         yield guard
     finally:
         if guard is not None:
@@ -166,7 +172,8 @@ def _see_it_end(process: "subprocess.Popen[bytes]", guard: Guard | None) -> None
         processes.reap(orphans)
         time.sleep(0.001)
     if guard is not None:
-        remove_tree(guard.temp_dir)
+        for directory in filter(None, (guard.temp_dir, guard.other_dir)):
+            remove_tree(directory)
 
 
 def _is_of_another_session(pid: int) -> bool:
@@ -227,16 +234,19 @@ def main(told: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, _stop)
     sock = socket.socket(fileno=told["socket"])
     parent_fd = _watch_parent(told["parent"])
-    temp_dir = tempfile.mkdtemp(prefix="durability-", dir=told["temp_parent"])
+    made = []
     try:
-        _send(sock, {"temp_dir": temp_dir})
+        for parent in (told["temp_parent"], told["other_parent"]):
+            made.append(tempfile.mkdtemp(prefix="durability-", dir=parent) if parent else "")
+        _send(sock, {"temp_dir": made[0], "other_dir": made[1]})
         _guard(sock, parent_fd)
     except (_Stop, OSError, EOFError):
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         gone = processes.kill_descendants(timeout_s=_KILL_TIMEOUT_S)
-        remove_tree(temp_dir)
+        for directory in filter(None, made):
+            remove_tree(directory)
     os._exit(0 if gone else 1)
 
 

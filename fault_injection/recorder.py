@@ -284,13 +284,20 @@ class Recorder:
             raise ValueError("this recorder has no spool: there is no trace")
         threads: dict[int, int] = {}
         operations: list[Operation] = []
+        spread = 2 * max((len(p.drafts or ()) for p in self._done), default=1)
         for pending in self._done:
             drafts = pending.drafts or []
-            for draft in drafts:
+            for left, draft in zip(range(len(drafts) - 1, -1, -1), drafts, strict=True):
                 thread = threads.setdefault(pending.request.tid, len(threads))
-                # Only the last has the place: what comes before it, of one call, is preparation.
-                place = pending.place if draft is drafts[-1] else ""
-                operations.append(_operation(len(operations), draft, pending, thread, place))
+                # Only the last is the call itself and has its place. What comes before it (a file
+                # moved in, its bytes, its sync) had been done when the call began, in this order:
+                # ticks just before it say so. A sync covers only what had ended when it began.
+                began = pending.began * spread - 2 * left
+                ended = began + 1 if left else pending.ended * spread
+                place = "" if left else pending.place
+                operations.append(
+                    _operation(len(operations), draft, pending, (began, ended), thread, place)
+                )
         return Trace(
             start=self._world.tree.start(), operations=tuple(operations), blobs=self._spool
         )
@@ -307,12 +314,19 @@ def _output(pending: Pending) -> Draft:
     return Draft(Kind.OUTPUT, size=size, ticket=ticket, stream=pending.request.output)
 
 
-def _operation(index: int, draft: Draft, pending: Pending, thread: int, place: str) -> Operation:
+def _operation(
+    index: int,
+    draft: Draft,
+    pending: Pending,
+    ticks: tuple[int, int],
+    thread: int,
+    place: str,
+) -> Operation:
     return Operation(
         index=index,
         kind=draft.kind,
-        began=pending.began,
-        ended=pending.ended,
+        began=ticks[0],
+        ended=ticks[1],
         thread=thread,
         inode=draft.inode,
         parent=draft.parent,

@@ -6,13 +6,15 @@ does not depend on how many workers there were.
 """
 
 import fnmatch
+import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from harness import results, tasks
+from harness import results, tasks, underway
 from harness.baseline import Baseline
 from harness.cases import Case
 from harness.errors import HarnessError
@@ -25,7 +27,19 @@ if TYPE_CHECKING:
     from harness.power.explore import Exploration
     from harness.rerun import KeptRun
 
+T = TypeVar("T")
+
 TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
+MOMENT_S = 10.0  # for what is in the middle of something when the run is interrupted
+REPORTS = Path("reports")  # where earlier runs are looked for
+
+
+def command_for(case: Case, *, out: Path | None) -> str:
+    """The command that runs a case again, from here, when its run wrote to ``out``."""
+    words = ["durability", "reproduce", case.digest]
+    if out is not None and not out.resolve().is_relative_to(REPORTS.resolve()):
+        words += ["--reports", str(out)]
+    return shlex.join(words)
 
 
 class Progress(Protocol):
@@ -37,6 +51,10 @@ class Progress(Protocol):
 
     def advance(self, *, failed: bool = False) -> None:
         """One case is done."""
+        ...
+
+    def working(self, words: str) -> None:
+        """How far the cases under way have come."""
         ...
 
 
@@ -73,12 +91,18 @@ class Failed:
 
 @dataclass(slots=True)
 class Campaign:
-    """The state of a running campaign: what came out so far."""
+    """The state of a running campaign: what came out so far. ``out`` is where it will go.
+
+    ``said`` are the baselines by subject, ``canary`` what became of the canary. After Ctrl-C all
+    that ended is taken down, what is in the middle of it is given a moment to answer with what it
+    has, and KeyboardInterrupt goes on.
+    """
 
     options: Options
     executor: Executor
     progress: Progress
     deadline: float | None
+    out: Path | None = None
     records: list[CaseRecord] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
@@ -86,7 +110,20 @@ class Campaign:
     skipped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    said: dict[str, Baseline] = field(default_factory=dict)
+    canary: str = ""
     stopped: bool = False
+    interrupted: bool = False
+    waited: bool = False
+
+    @property
+    def under_way(self) -> Path | None:
+        """Where the files of :mod:`harness.underway` are, when there is a place for them."""
+        return Path(self.options.trace_dir) / ".under-way" if self.options.trace_dir else None
+
+    def told(self, name: str) -> str:
+        """The file of :mod:`harness.underway` for the task ``name``; empty when there is none."""
+        return underway.path_of(self.under_way, name) if self.under_way else ""
 
     def out_of_time(self) -> bool:
         """Whether the budget is used up."""
@@ -113,8 +150,26 @@ class Campaign:
             return []
         began = time.monotonic()
         self.progress.layer(f"{subject.name} {layer}", len(chosen))
-        outcomes = self._collect(subject, baseline, chosen)
-        done = [outcomes[i] for i in sorted(outcomes)]
+        outcomes: dict[int, Outcome] = {}
+        try:
+            self._collect(subject, baseline, chosen, outcomes)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+        finally:
+            done = [outcomes[i] for i in sorted(outcomes)]
+            self._take_down(subject, baseline, layer, chosen, done)
+            self.count(layer, done, seconds=time.monotonic() - began)
+        return done
+
+    def _take_down(
+        self,
+        subject: Subject,
+        baseline: Baseline,
+        layer: str,
+        chosen: Sequence[Case],
+        done: Sequence[Outcome],
+    ) -> None:
         if len(done) < len(chosen):
             self.notes.append(
                 f"{subject.name} {layer}: {len(chosen) - len(done)} of {len(chosen)} cases were "
@@ -130,10 +185,35 @@ class Campaign:
         done = reached
         for outcome in done:
             self.record(subject, baseline, layer, outcome)
-        self.count(layer, done, seconds=time.monotonic() - began)
-        return done
 
-    def _why_cut(self, done: list[Outcome]) -> str:
+    def each(
+        self, futures: Sequence[Future[T]], *, waiting: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[int, T]]:
+        """Positions and results, in order. ``waiting`` is called now and then while one waits."""
+        given = 0
+        try:
+            for given, future in enumerate(futures):
+                while not wait([future], timeout=underway.TICK_S).done:
+                    waiting()
+                yield given, future.result()
+        except KeyboardInterrupt:
+            for position, result in self.what_ended(futures[given:]):
+                yield given + position, result
+            raise
+
+    def what_ended(self, futures: Sequence[Future[T]]) -> list[tuple[int, T]]:
+        """Positions and results of what has ended by now, or does when it is asked to."""
+        self.interrupted = True
+        if self.under_way is not None:
+            underway.ask_to_stop(self.under_way)
+        left = [future for future in futures if not future.cancel()]
+        wait(left, timeout=0 if self.waited else MOMENT_S)
+        self.waited = True
+        return [(n, f.result()) for n, f in enumerate(futures) if _has_result(f)]
+
+    def _why_cut(self, done: Sequence[Outcome]) -> str:
+        if self.interrupted:
+            return "the run was interrupted"
         if self.out_of_time():
             return "the budget was used up"
         if sum(o.timed_out for o in done) >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT:
@@ -141,10 +221,13 @@ class Campaign:
         return "--fail-fast, after a failure"
 
     def _collect(
-        self, subject: Subject, baseline: Baseline, cases: Sequence[Case]
-    ) -> dict[int, Outcome]:
-        """Outcomes by position. Never more than two tasks a worker are under way."""
-        outcomes: dict[int, Outcome] = {}
+        self,
+        subject: Subject,
+        baseline: Baseline,
+        cases: Sequence[Case],
+        outcomes: dict[int, Outcome],
+    ) -> None:
+        """Put outcomes in by position. Never more than two tasks a worker are under way."""
         running: dict[Future[Outcome], int] = {}
         upcoming = iter(enumerate(cases))
         timeouts = 0
@@ -157,7 +240,7 @@ class Campaign:
                     future = self.executor.submit(tasks.case_task, subject, baseline, case)
                     running[future] = position
                 if not running:
-                    return outcomes
+                    return
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     outcome = future.result()
@@ -167,8 +250,9 @@ class Campaign:
                     self.stopped |= failed and self.options.fail_fast
                     self.progress.advance(failed=failed)
         finally:
-            for future in running:
-                future.cancel()
+            for future, position in running.items():
+                if not future.cancel() and _has_result(future):
+                    outcomes[position] = future.result()
 
     def _must_stop(self, timeouts: int) -> bool:
         return self.stopped or self.out_of_time() or timeouts >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT
@@ -209,7 +293,7 @@ class Campaign:
                     evidence=outcome.evidence,
                     expected=finding.expected,
                     found=finding.found,
-                    reproduce=f"durability reproduce {outcome.case.digest}",
+                    reproduce=command_for(outcome.case, out=self.out),
                 )
             )
 
@@ -222,6 +306,10 @@ class Campaign:
             inconclusive=before.inconclusive + sum(o.verdict == results.INCONCLUSIVE for o in done),
             seconds=round(before.seconds + seconds, 3),
         )
+
+
+def _has_result(future: Future[T]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def baselines(

@@ -2,10 +2,14 @@
 
 The second run is also a check of the harness itself: a case that fails once and passes when it is
 run again was not deterministic, and the result says so.
+
+A run that was interrupted runs nothing again: its bundles hold the case and the subject only, from
+which ``reproduce`` makes the rest.
 """
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -26,23 +30,55 @@ BUNDLES_IN_ALL = 40
 
 
 def write_bundles(
-    campaign: Campaign, out: Path, *, versions: dict[str, str], executor: Executor
+    campaign: Campaign, out: Path, *, versions: dict[str, str], executor: Executor | None
 ) -> None:
-    """Write ``out/failures/<case>/`` and put the paths into the campaign's violations."""
-    counts: dict[str, int] = {}
+    """Write ``out/failures/<case>/`` and put the paths into the campaign's violations.
+
+    Without an ``executor`` nothing is run again. Signatures that have a bundle get no other.
+    """
     bundles: dict[str, str] = {}
+    try:
+        _write_bundles(campaign, out, bundles, versions=versions, executor=executor)
+    finally:
+        campaign.violations[:] = [
+            msgspec.structs.replace(v, bundle=bundles.get(v.case, v.bundle))
+            for v in campaign.violations
+        ]
+
+
+def _write_bundles(
+    campaign: Campaign,
+    out: Path,
+    bundles: dict[str, str],
+    *,
+    versions: dict[str, str],
+    executor: Executor | None,
+) -> None:
+    counts = Counter(v.signature for v in campaign.violations if v.bundle)
     by_case: dict[str, list[Violation]] = {}
     for violation in campaign.violations:
         by_case.setdefault(violation.case, []).append(violation)
     for failed in campaign.failed:
         violations = by_case.get(failed.outcome.case.id, [])
-        fresh = [v for v in violations if counts.get(v.signature, 0) < BUNDLES_PER_SIGNATURE]
+        fresh = [v for v in violations if counts[v.signature] < BUNDLES_PER_SIGNATURE]
         if not fresh or len(bundles) >= BUNDLES_IN_ALL:
             continue
-        for violation in violations:
-            counts[violation.signature] = counts.get(violation.signature, 0) + 1
+        counts.update(violation.signature for violation in violations)
         case = failed.outcome.case
         path = out / "failures" / bundle_name(case)
+        if executor is None:
+            write_bundle(
+                path,
+                case,
+                subject=as_json(failed.subject),
+                config=failed.subject.name,
+                attempts=(),
+                verdict=failed.outcome.verdict,
+                violations=violations,
+                versions=versions,
+            )
+            bundles[case.id] = str(path.relative_to(out))
+            continue
         again = bundle_case(
             failed.subject,
             failed.outcome,
@@ -57,10 +93,6 @@ def write_bundles(
                 f"{case.id}: failed, and ended {again} when it was run again; the subject "
                 "or the harness is not deterministic here"
             )
-    campaign.violations[:] = [
-        msgspec.structs.replace(v, bundle=bundles.get(v.case, v.bundle))
-        for v in campaign.violations
-    ]
 
 
 def _start(executor: Executor, failed: Failed, directory: str) -> "Future[KeptRun]":

@@ -11,7 +11,7 @@ from harness import planning, tasks
 from harness.baseline import Baseline
 from harness.campaign import Campaign
 from harness.cases import Case
-from harness.power.layer import collect_power, start_power
+from harness.power.layer import Started, collect_power, start_power
 from harness.realfs import batches, realfs_cases
 from harness.results import FAIL
 from harness.runner import Behaviour, Outcome
@@ -136,16 +136,30 @@ def realfs_layer(run: Run, file_system: str) -> None:
     began = time.monotonic()
     campaign.progress.layer(f"{subject.name} {layer}", len(plan.cases))
     futures = [
-        campaign.executor.submit(tasks.cuts_task, subject, baseline, file_system, batch)
-        for batch in batches(plan.cases)
+        campaign.executor.submit(
+            tasks.cuts_task,
+            subject,
+            baseline,
+            file_system,
+            batch,
+            campaign.told(f"{subject.name}-{file_system}-{number}"),
+        )
+        for number, batch in enumerate(batches(plan.cases))
     ]
     outcomes: list[Outcome] = []
-    for future in futures:
-        for outcome in future.result():
-            outcomes.append(outcome)
-            campaign.progress.advance(failed=outcome.verdict == FAIL)
-            campaign.record(subject, baseline, layer, outcome)
-    campaign.count(layer, outcomes, seconds=time.monotonic() - began)
+    try:
+        for _, done in campaign.each(futures):
+            for outcome in done:
+                outcomes.append(outcome)
+                campaign.progress.advance(failed=outcome.verdict == FAIL)
+                campaign.record(subject, baseline, layer, outcome)
+    finally:
+        if len(outcomes) < len(plan.cases):
+            campaign.notes.append(
+                f"{subject.name} {layer}: {len(plan.cases) - len(outcomes)} of {len(plan.cases)} "
+                "cases were not run: the run was interrupted"
+            )
+        campaign.count(layer, outcomes, seconds=time.monotonic() - began)
 
 
 def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds: Bounds) -> None:
@@ -159,6 +173,16 @@ def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds
         if models
         else None
     )
+    try:
+        _run_layers(run, power)
+    except KeyboardInterrupt:
+        if power is not None:
+            collect_power(campaign, power, stopping=True)
+        raise
+
+
+def _run_layers(run: Run, power: Started | None) -> None:
+    campaign, subject, wanted = run.campaign, run.subject, run.campaign.options.faults
     if "point" in wanted:
         point_layer(run)
     if "kill" in wanted or "double" in wanted:

@@ -5,7 +5,6 @@ there: a failure by another one, or an error of the program, does not count. A c
 every cell where nothing can be seen, must be silent.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -110,8 +109,7 @@ def _row(
         progress=progress,
         deadline=None,
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        run_subject(campaign, mutant.subject, answer, bounds)
+    run_subject(campaign, mutant.subject, answer, bounds)
     return Row(mutant, tuple(_cell(campaign, mutant, layer) for layer in claimed))
 
 

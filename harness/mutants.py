@@ -19,7 +19,15 @@ from typing import Any, Literal
 import msgspec
 
 from harness.errors import UsageError
-from harness.subjects import Pattern, Subject, checked, load_subject, tinyllm_subject
+from harness.stored import read_regular
+from harness.subjects import (
+    FILE_LIMIT_BYTES,
+    Pattern,
+    Subject,
+    checked,
+    load_subject,
+    tinyllm_subject,
+)
 
 POWER = ("power/posix", "power/ext4", "power/xfs", "power/btrfs")
 REAL = ("realfs/ext4", "realfs/xfs", "realfs/btrfs")
@@ -79,7 +87,9 @@ def directory() -> Path:
 def programs(mutants: Path, *, build: Path) -> list[Mutant]:
     """The programs of ``expected.toml``, C ones compiled into ``build``."""
     table_path = mutants / "programs" / "expected.toml"
-    table: dict[str, Any] = tomllib.loads(table_path.read_text(encoding="utf-8"))
+    table: dict[str, Any] = tomllib.loads(
+        read_regular(table_path, limit_bytes=FILE_LIMIT_BYTES, follow=True).decode("utf-8")
+    )
     defaults = table.pop("defaults")
     losses = msgspec.convert(defaults["losses"], _PatternFile)
     acknowledged = msgspec.convert(defaults["acknowledged"], _PatternFile)
@@ -163,7 +173,7 @@ def tinyllm_mutants(mutants: Path, *, spec: Path) -> list[Mutant]:
     """tinyllm with one thing patched, trained by ``spec`` or doing what an example does."""
     found = []
     for path in sorted((mutants / "tinyllm").glob("[a-z]*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(read_regular(path, limit_bytes=FILE_LIMIT_BYTES, follow=True))
         constants = _constants(tree)
         if "BREAKS" not in constants:
             continue

@@ -37,7 +37,8 @@ from harness.power.layer import power_layer
 from harness.rerun import KeptRun
 from harness.runner import Outcome
 from harness.session import Request
-from harness.subjects import Subject, tinyllm_subject, with_timeout
+from harness.stored import read_regular
+from harness.subjects import FILE_LIMIT_BYTES, Subject, tinyllm_subject, with_timeout
 
 CASES_IN_A_ROUND = 24
 TIME_KILLS_IN_A_ROUND = 3
@@ -80,7 +81,9 @@ def drive(
     ``specs`` are the train specs of which random ones are made. Raises :class:`CannotJudge` when
     no subject at all could be judged.
     """
-    night = Nightly(campaign, request.subjects, tuple(specs), request.out / SPECS)
+    night = Nightly(
+        campaign, request.subjects, tuple(specs), request.out / SPECS, said=campaign.said
+    )
     try:
         while not campaign.stopped and not campaign.out_of_time():
             used_up = rounds is not None and night.rounds >= rounds
@@ -179,7 +182,8 @@ def _choose(night: Nightly, number: int) -> Subject:
     usable = [s for s in night.subjects if s.name not in night.refused]
     if night.specs and (not usable or rng.random() < _SHARE_OF_RANDOM_SPECS):
         base = rng.choice(night.specs)
-        content: dict[str, Any] = json.loads(base.read_bytes())
+        data = read_regular(base, limit_bytes=FILE_LIMIT_BYTES, follow=True)
+        content: dict[str, Any] = json.loads(data)
         spec = random_spec(rng, content)
         return tinyllm_subject(write_spec(spec, base=base, directory=night.directory))
     return rng.choice(usable)
@@ -221,8 +225,8 @@ def _time_kills(night: Nightly, subject: Subject, baseline: Baseline, number: in
         )
         running.append((directory, task))
     campaign.progress.layer(f"{subject.name} kill by time", len(running))
-    for directory, task in running:
-        run = task.result()
+    for position, run in campaign.each([task for _, task in running]):
+        directory = running[position][0]
         failed = run.outcome.verdict == results.FAIL
         campaign.progress.advance(failed=failed)
         if run.outcome.verdict == results.INCONCLUSIVE:

@@ -5,14 +5,25 @@ from the moment its bytes were written, and matched against the subject's patter
 
 A last line without its newline counts as an acknowledgement (its bytes were seen), and as a loss
 only when the attempt ended by itself: a kill may have torn the number.
+
+A pattern that backtracks could search for ever. What all the lines of an attempt may take together
+is bounded, in this process's own computing time; outside the main thread it is not.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 from fault_injection.attempt import Seen
+from harness.errors import UsageError
+from harness.report.clean import one_line
 from harness.subjects import Pattern, Subject
+
+MATCHING_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,18 @@ def events(
 
     ``places`` are those of the whole attempt, outputs included.
     """
-    position = _positions(places)
+    with _bounded(subject):
+        return _events(
+            seen,
+            subject=subject,
+            ended_by_itself=ended_by_itself,
+            position=_positions(places),
+        )
+
+
+def _events(
+    seen: Sequence[Seen], *, subject: Subject, ended_by_itself: bool, position: Mapping[str, int]
+) -> tuple[Event, ...]:
     patterns: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
     for kind, pattern in (("loss", subject.losses), ("ack", subject.acknowledged)):
         if pattern is not None:
@@ -62,6 +84,33 @@ def events(
             late = _match(rest, patterns[source], chunk=chunk, position=position)
             found += [e for e in late if ended_by_itself or e.kind == "ack"]
     return tuple(found)
+
+
+@contextmanager
+def _bounded(subject: Subject) -> Iterator[None]:
+    """Raise UsageError when what is done inside takes longer than the limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    patterns = " or ".join(
+        describe_pattern(p) for p in (subject.losses, subject.acknowledged) if p is not None
+    )
+
+    def too_long(_number: int, _frame: object) -> NoReturn:
+        raise UsageError(
+            f"{subject.name}: looking for {one_line(patterns, limit=400)} in the output of one "
+            f"attempt took more than {MATCHING_LIMIT_S:g} s: the pattern backtracks. Write it "
+            r"without repetitions of repetitions, as (a+)+, and begin it with the start of a line"
+        )
+
+    # The engine of ``re`` looks for signals now and then, so that a handler can end a search.
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MATCHING_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def is_output(place: str) -> bool:

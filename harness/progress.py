@@ -52,6 +52,7 @@ class Shown:
         self._layer_total = 0
         self._layer_done = 0
         self._layer_failed = 0
+        self._working = ""
         self._began = self._layer_began = self._said = clock()
 
     def layer(self, name: str, total: int) -> None:
@@ -59,9 +60,10 @@ class Shown:
         self._close_layer()
         self._name, self._layer_total = one_line(name, limit=60), total
         self._layer_done = self._layer_failed = 0
+        self._working = ""
         self._layer_began = self._clock()
         if self._bar is not None:
-            self._task = self._bar.add_task(self._name, total=total, failed="")
+            self._task = self._bar.add_task(self._name, total=total, failed="", working="")
         self._say()
 
     def advance(self, *, failed: bool = False) -> None:
@@ -70,10 +72,22 @@ class Shown:
         self.failed += failed
         self._layer_done += 1
         self._layer_failed += failed
-        if self._bar is not None and self._task is not None:
-            words = f"{self._layer_failed:,} failed" if self._layer_failed else ""
-            self._bar.update(self._task, completed=self._layer_done, failed=words)
+        self._update()
         self.beat()
+
+    def working(self, words: str) -> None:
+        """How far the cases under way have come; shown beside the count of those that are done."""
+        self._working = one_line(words, limit=60)
+        self._update()
+        self.beat()
+
+    def _update(self) -> None:
+        if self._bar is not None and self._task is not None:
+            failed, working = self._layer_failed_words(), self._working
+            self._bar.update(self._task, completed=self._layer_done, failed=failed, working=working)
+
+    def _layer_failed_words(self) -> str:
+        return f"{self._layer_failed:,} failed" if self._layer_failed else ""
 
     def beat(self) -> None:
         """Say again where we are, when it is time to."""
@@ -100,8 +114,8 @@ class Shown:
             return
         took = duration(self._said - (self._layer_began if ended else self._began))
         words = f"{self._name}: {self._layer_done:,}/{self._layer_total:,}"
-        if self._layer_failed:
-            words += f", {self._layer_failed:,} failed"
+        for said in filter(None, (self._layer_failed_words(), self._working)):
+            words += f", {said}"
         if self._total:
             words += f"   [{self.done:,}/{self._total:,} in all]"
         self._write(f"{words}   {'took ' if ended else ''}{took}\n")
@@ -146,6 +160,7 @@ def progress(
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TextColumn("[bold red]{task.fields[failed]}"),
+        TextColumn("{task.fields[working]}"),
         TimeElapsedColumn(),
         console=Console(file=out),
         auto_refresh=False,

@@ -22,7 +22,9 @@ from harness.oracle import judge
 from harness.planning import places_of_saves
 from harness.results import FAIL, INCONCLUSIVE, PASS
 from harness.runner import Outcome, settings, step_of, tree_is_final
+from harness.scratch import empty_temporary
 from harness.subjects import Subject
+from harness.underway import Told
 
 COMMITTED = "committed"
 CASES_A_VOLUME = 12
@@ -57,17 +59,28 @@ def batches(cases: Sequence[Case]) -> Iterable[Sequence[Case]]:
 
 
 def run_cuts(
-    subject: Subject, baseline: Baseline, file_system: str, cases: Sequence[Case]
+    subject: Subject,
+    baseline: Baseline,
+    file_system: str,
+    cases: Sequence[Case],
+    *,
+    told: Told,
 ) -> list[Outcome]:
-    """Run the cases on one volume, each from an empty file system."""
+    """Run the cases on one volume, each from an empty file system; ``told`` may stop it."""
+    outcomes: list[Outcome] = []
     with volume(file_system) as on:
         blank = on.keep()
-        return [_run_cut(subject, baseline, case, on, blank) for case in cases]
+        for case in cases:
+            if told.count(len(outcomes)):
+                break
+            outcomes.append(_run_cut(subject, baseline, case, on, blank))
+    return outcomes
 
 
 def _run_cut(subject: Subject, baseline: Baseline, case: Case, on: Volume, blank: Image) -> Outcome:
     began = time.monotonic()
     on.reset(blank)
+    empty_temporary()
     root = Path(on.path)
     fault = case.faults[0]
     real = run_on_real(

@@ -1,9 +1,10 @@
 """Finding a case again by its name, and running it with everything kept.
 
 A case is named by a bundle, an id, its hex digits (or a unique beginning), or its place in words.
-Its subject comes from the bundle, from the smoke configurations by name, or from what the user
-names. The case itself is planned again from a new baseline, so that no earlier result is needed;
-only hex digits alone that no plan contains are looked up in earlier runs first.
+Where an earlier run has a bundle of exactly this case, that says what it is and of which subject.
+Otherwise the subject comes from the smoke configurations by name, or from what the user names, and
+the case is planned again from a new baseline, so that no earlier result is needed; hex digits alone
+are looked up in earlier runs first.
 """
 
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from fault_injection.faults import TriggerKind
 from harness import planning, tasks
 from harness.baseline import Baseline
-from harness.bundles import BundledAttempt, read_bundle, write_bundle
+from harness.bundles import Bundle, BundledAttempt, read_bundle, write_bundle
 from harness.cases import LAYERS, Case, kill_case, time_case
 from harness.commands.gate import smoke_configs
 from harness.errors import HarnessError, UsageError
@@ -80,6 +81,9 @@ def subject_of(name: str, *, subject: Path | None, reports: Path) -> Subject:
         [only] = discover([subject])
         return only
     full = full_id(name, reports=reports)
+    bundle = _bundle_of(full, reports=reports)
+    if bundle is not None:
+        return from_json(dict(bundle.subject))
     known = _known_subjects(reports)
     parsed = _ID.fullmatch(full)
     if parsed is not None:
@@ -107,19 +111,37 @@ def full_id(name: str, *, reports: Path) -> str:
     return found[0] if found else name
 
 
+def _bundle_of(full: str, *, reports: Path) -> Bundle | None:
+    """The newest bundle of exactly this case in earlier runs: it needs no planning."""
+    digest = full.rpartition("-")[2]
+    if not _HEX.fullmatch(digest):
+        return None
+    for path in reversed(_bundles_below(reports, f"*-{digest}")):
+        bundle = read_bundle(path)
+        if bundle.case.id == full:
+            return bundle
+    return None
+
+
+def _bundles_below(reports: Path, name: str = "*") -> list[Path]:
+    """Bundles of earlier runs, the newest last: the results of a run before stay beside it."""
+    found = reports.glob(f"**/failures/{name}/case.json")
+    return [path.parent for _, path in sorted((p.lstat().st_mtime_ns, p) for p in found)]
+
+
 def _recorded_ids(reports: Path) -> Iterator[str]:
     for path in sorted(reports.glob("**/cases.jsonl")):
         for record in read_records(path):
             yield record.case
-    for path in sorted(reports.glob("**/failures/*/case.json")):
-        yield read_bundle(path.parent).case.id
+    for path in _bundles_below(reports):
+        yield read_bundle(path).case.id
 
 
 def _known_subjects(reports: Path) -> dict[str, Subject]:
     """Subjects by name: those of bundles under ``reports``, and before them the smoke configs."""
     known = {}
-    for path in sorted(reports.glob("**/failures/*/case.json")):
-        bundled = from_json(dict(read_bundle(path.parent).subject))
+    for path in _bundles_below(reports):
+        bundled = from_json(dict(read_bundle(path).subject))
         known[bundled.name] = bundled
     try:
         directory = smoke_configs()
@@ -144,6 +166,9 @@ def find(name: str, prepared: Prepared, *, reports: Path) -> Found:
     if is_bundle(name):
         return Found(read_bundle(Path(name)).case)
     full = full_id(name, reports=reports)
+    bundle = _bundle_of(full, reports=reports)
+    if bundle is not None and bundle.case.subject == prepared.subject.name:
+        return Found(bundle.case)
     parsed = _ID.fullmatch(full)
     if parsed is not None:
         for case in _written_out(parsed, prepared):

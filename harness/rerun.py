@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fault_injection.attempt import Attempt
 from fault_injection.crash_states import (
-    State,
     enumerate_states,
     materialize,
     rebuild,
@@ -22,7 +21,7 @@ from harness.cases import Case
 from harness.errors import CannotJudge
 from harness.evidence import History
 from harness.oracle import judge
-from harness.power.explore import Exploration, prepare
+from harness.power.explore import Exploration, case_of, prepare
 from harness.report.timeline import Read, Step, Timeline
 from harness.results import FAIL, PASS
 from harness.runner import Kept, Outcome, run_case
@@ -142,24 +141,15 @@ def smaller_states(exploration: Exploration, case: Case, scratch: Path) -> list[
     ):
         other_size = (len(other.lost()) + len(other.data), other.place)
         if other_size < size and prepared.judge.findings(other):
-            found.append((other_size, _case_of(exploration, other)))
+            found.append((other_size, case_of(exploration, other)))
     return [smaller for _, smaller in sorted(found, key=lambda pair: pair[0])]
-
-
-def _case_of(exploration: Exploration, state: State) -> Case:
-    return Case(
-        subject=exploration.subject.name,
-        layer=f"power/{exploration.model}",
-        place=state.place_label,
-        state=(("state", state.descriptor()),),
-    )
 
 
 def states_of(exploration: Exploration, scratch: Path) -> list[Case]:
     """Every distinct crash state of the exploration as a case."""
     prepared = prepare(exploration, scratch)
     return [
-        _case_of(exploration, state)
+        case_of(exploration, state)
         for state in enumerate_states(
             prepared.trace,
             model=exploration.model,

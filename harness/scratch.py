@@ -7,6 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+ENV_TEMPORARY = "DURABILITY_TEMPORARY"
+
+
+def empty_temporary() -> None:
+    """Remove what programs under test left in the ``TMPDIR`` of this worker, where it has one.
+
+    To be called before a case, not between its attempts: a kill leaves temporary files alone.
+    """
+    directory = os.environ.get(ENV_TEMPORARY)
+    if not directory:
+        return
+    for name in os.listdir(directory):
+        removed(Path(directory, name))
+
 
 def emptied(path: Path) -> Path:
     """``path`` as an empty directory, whatever it was."""

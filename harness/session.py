@@ -1,14 +1,18 @@
 """One run of a campaign command from its options to its exit code.
 
 The order is always the same: what can run here, workers, canary, baselines, layers, bundles, the
-result files, what is said. Ctrl-C ends the layers; everything after them still happens, so that
-what was found is not lost.
+result files, what is said. Ctrl-C and SIGTERM end the layers; everything after them still happens,
+so that what was found is not lost. A second one ends the wait for what is in the middle of it; from
+then on, while the results are written, a further one does nothing.
 """
 
 import platform
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -90,6 +94,11 @@ def usable_layers(request: Request) -> tuple[tuple[str, ...], dict[str, str]]:
 
 def run(request: Request) -> int:
     """Run the campaign, write its files, say what was found; the exit code."""
+    with _interrupting() as signals:
+        return _run(request, signals)
+
+
+def _run(request: Request, signals: "_Signals") -> int:
     usable, skipped = usable_layers(request)
     options = replace(request.options, faults=usable)
     request = replace(request, options=options)
@@ -105,20 +114,21 @@ def run(request: Request) -> int:
             executor=executor,
             progress=shown,
             deadline=None if options.budget_s is None else began + options.budget_s,
+            out=request.out,
             skipped=skipped,
         )
-        interrupted = False
-        said: dict[str, Baseline] = {}
-        canary_said = ""
         try:
             if request.with_canary:
-                canary_said = _canary(campaign)
-            said = (request.drive or _subjects)(campaign, request)
+                campaign.canary = _canary(campaign)
+            campaign.said.update((request.drive or _subjects)(campaign, request))
+            if campaign.failed:
+                write_bundles(campaign, request.out, versions=versions(), executor=executor)
         except KeyboardInterrupt:
-            interrupted = True
-        if campaign.failed and not interrupted:
-            write_bundles(campaign, request.out, versions=versions(), executor=executor)
-    result = _result(campaign, request, said, canary_said=canary_said, interrupted=interrupted)
+            signals.hold()
+            campaign.interrupted = True
+            write_bundles(campaign, request.out, versions=versions(), executor=None)
+    signals.hold()
+    result = _result(campaign, request)
     result.started = started.isoformat(timespec="seconds")
     result.seconds = round(time.monotonic() - began, 3)
     if request.remarks is not None:
@@ -126,6 +136,37 @@ def run(request: Request) -> int:
     write_all(request.out, result, campaign.records)
     print_lines(result_lines(result, directory=request.out), stream=sys.stdout)
     return results.exit_code(result)
+
+
+class _Signals:
+    """SIGINT and SIGTERM interrupt the run, until they are held."""
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def hold(self) -> None:
+        """Nothing is interrupted from now on: what follows is short and must be whole."""
+        self._held = True
+
+    def came(self, _number: int, _frame: object) -> None:
+        """A signal came."""
+        if not self._held:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupting() -> Iterator[_Signals]:
+    signals = _Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals  # Python handles signals in the main thread only
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signals.came) for number in numbers]
+    try:
+        yield signals
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _common_env(subjects: Sequence[Subject]) -> tuple[tuple[str, str], ...]:
@@ -161,7 +202,7 @@ CAUGHT_BY = ("point", "kill", "power/posix", "power/ext4", "power/xfs", "power/b
 
 
 def _subjects(campaign: Campaign, request: Request) -> dict[str, Baseline]:
-    said: dict[str, Baseline] = {}
+    said = campaign.said
     refused: list[HarnessError] = []
     for subject, answer in baselines(
         request.subjects, options=request.options, executor=campaign.executor
@@ -192,17 +233,11 @@ def _subjects(campaign: Campaign, request: Request) -> dict[str, Baseline]:
     return said
 
 
-def _result(
-    campaign: Campaign,
-    request: Request,
-    said: dict[str, Baseline],
-    *,
-    canary_said: str,
-    interrupted: bool,
-) -> Result:
+def _result(campaign: Campaign, request: Request) -> Result:
+    said, interrupted = campaign.said, campaign.interrupted
     reasons_why = list(campaign.reasons)
     if not campaign.records and not interrupted:
-        reasons_why.append("no case was run")
+        reasons_why.append(f"no case was run{_filtered(request)}")
     unseen = sum(r.verdict == results.INCONCLUSIVE for r in campaign.records)
     if unseen:
         reasons_why.append(f"the fault of {unseen} cases was not seen to happen")
@@ -224,7 +259,7 @@ def _result(
         skipped=campaign.skipped,
         violations=campaign.violations,
         lints=[lint for name, b in said.items() for lint in _lints(name, b)],
-        canary=canary_said,
+        canary=campaign.canary,
         notes=campaign.notes,
         invariants=_invariants(request),
         versions=versions(),
@@ -233,6 +268,14 @@ def _result(
         loss_digits=_digits(said),
         arguments=list(request.arguments),
     )
+
+
+def _filtered(request: Request) -> str:
+    """What a filter had to do with it that nothing was run."""
+    pattern = request.options.filter
+    if pattern is None:
+        return ""
+    return f": --filter {pattern!r} matches no case's id (cases.jsonl of an earlier run has them)"
 
 
 def _lints(name: str, baseline: Baseline) -> list[results.Lint]:

@@ -21,10 +21,14 @@ LIMIT_BYTES = 1 << 30
 _T = TypeVar("_T")
 
 
-def read_regular(path: Path, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    """A regular file's bytes. Raises UsageError, naming the file."""
+def read_regular(path: Path, *, limit_bytes: int = LIMIT_BYTES, follow: bool = False) -> bytes:
+    """A regular file's bytes. Raises UsageError, naming the file.
+
+    ``follow`` symlinks where the user has named the file, not where a bundle or a result has it.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     with open(descriptor, "rb") as file:
@@ -33,7 +37,8 @@ def read_regular(path: Path, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
             raise UsageError(f"{path} is not a regular file")
         if status.st_size > limit_bytes:
             raise UsageError(f"{path} has {status.st_size:,} bytes, more than {limit_bytes:,}")
-        return file.read(limit_bytes + 1)
+        # As many as there are: a read makes room for all that it is asked for.
+        return file.read(status.st_size)
 
 
 def read_json(path: Path, kind: type[_T], *, limit_bytes: int = LIMIT_BYTES) -> _T:

@@ -20,9 +20,11 @@ import msgspec
 
 from fault_injection.attempt import Command
 from harness.errors import UsageError
+from harness.stored import read_regular
 from harness.tinyllm_layout import CKPT, PROGRESS, RUN_ID
 
 ROOT = "{root}"
+FILE_LIMIT_BYTES = 16 << 20  # of a subject file or a train spec
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SEPARATORS = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -115,12 +117,11 @@ class _SubjectFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def load_subject(path: Path) -> Subject:
     """Read a subject file. Raises :class:`UsageError` naming the file, the key and the mend."""
+    data = read_regular(path, limit_bytes=FILE_LIMIT_BYTES, follow=True)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the subject file cannot be read: {error}") from error
-    try:
-        table = tomllib.loads(text)
+        table = tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: the subject file is not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not TOML: {error}") from error
     try:
@@ -253,10 +254,9 @@ def tinyllm_subject(
     spec: Path, *, program: tuple[str, ...] = ("python", "-m", "tinyllm")
 ) -> Subject:
     """The built-in subject for a tinyllm train spec. ``program`` replaces ``python -m tinyllm``."""
+    data = read_regular(spec, limit_bytes=FILE_LIMIT_BYTES, follow=True)
     try:
-        view = msgspec.json.decode(spec.read_bytes(), type=_SpecView)
-    except OSError as error:
-        raise UsageError(f"{spec}: the train spec cannot be read: {error}") from error
+        view = msgspec.json.decode(data, type=_SpecView)
     except msgspec.DecodeError as error:
         raise UsageError(f"{spec}: not a tinyllm train spec: {error}") from error
     import tinyllm

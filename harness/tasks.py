@@ -21,6 +21,7 @@ from harness.realfs import run_cuts
 from harness.rerun import KeptRun, rerun_case, rerun_state, smaller_states, states_of
 from harness.runner import Outcome, run_case
 from harness.subjects import Subject
+from harness.underway import Told
 
 ENV_SCRATCH = "DURABILITY_SCRATCH"
 
@@ -68,17 +69,30 @@ def case_task(subject: Subject, baseline: Baseline, case: Case) -> Outcome:
 
 
 def cuts_task(
-    subject: Subject, baseline: Baseline, file_system: str, cases: Sequence[Case]
+    subject: Subject, baseline: Baseline, file_system: str, cases: Sequence[Case], told: str = ""
 ) -> list[Outcome]:
-    """Cases on a real file system that loses power, one after another on one volume."""
+    """Cases on a real file system that loses power, one after another on one volume.
+
+    ``told`` is the task's file of :mod:`harness.underway`; stopped, the first outcomes only.
+    """
     preload(subject)
-    return run_cuts(subject, baseline, file_system, cases)
+    return run_cuts(subject, baseline, file_system, cases, told=Told(told))
 
 
-def explore_task(explorations: Sequence[Exploration]) -> list[Explored]:
-    """The crash states at some places of a recorded run, judged under one model after another."""
+def explore_task(explorations: Sequence[Exploration], told: str = "") -> list[Explored]:
+    """The crash states at some places of a recorded run, judged under one model after another.
+
+    ``told`` is the task's file of :mod:`harness.underway`; stopped, what was judged by then.
+    """
     preload(explorations[0].subject)
-    return [explore(exploration, scratch()) for exploration in explorations]
+    telling = Told(told)
+    done: list[Explored] = []
+    for exploration in explorations:
+        before = sum(e.states for e in done)
+        done.append(explore(exploration, scratch(), told=telling, before=before))
+        if telling.must_stop:
+            break
+    return done
 
 
 def kept_case_task(subject: Subject, baseline: Baseline, case: Case, directory: str) -> KeptRun:

@@ -1,10 +1,15 @@
 """A worker process: runs one task after another, as the harness sends them."""
 
+import os
 import pickle
 import sys
+import tempfile
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+from harness.scratch import ENV_TEMPORARY, empty_temporary
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
@@ -13,12 +18,16 @@ def serve(connection: "Connection[Any, Any]") -> None:
     ``value`` is the result, or the exception; an exception that cannot be pickled is sent as a
     RuntimeError with its traceback.
     """
+    if temporary := os.environ.get(ENV_TEMPORARY):
+        # TMPDIR is for the programs under test, and is emptied; what is ours lies beside it.
+        tempfile.tempdir = str(Path(temporary).parents[1])
     while True:
         try:
             function, args, kwargs = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
         try:
+            empty_temporary()
             answer: tuple[bool, Any] = (True, function(*args, **kwargs))
         except Exception as error:
             error.add_note(f"in a worker:\n{traceback.format_exc()}")

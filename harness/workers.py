@@ -10,12 +10,14 @@ import contextlib
 import os
 import pickle
 import queue
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
 from fault_injection.guardian import Worker, guarded
+from harness.scratch import ENV_TEMPORARY
 from harness.tasks import ENV_SCRATCH
 
 P = ParamSpec("P")
@@ -112,10 +114,24 @@ def worker_pool(
     ``env`` is added to this process's environment in the workers: a fork can only pass for a
     process of the environment in which its modules were imported. ``scratch`` is where the
     temporary directory is made (default: in memory where there is room, else the system's).
+
+    What the programs under test put into ``TMPDIR`` lies in a directory of their worker's, where
+    the system's temporary directory is: on another file system than the scratch trees, if that is.
     """
-    with guarded(temp_parent=scratch or memory_parent()) as guard:
-        complete = {**os.environ, **(env or {}), ENV_SCRATCH: guard.temp_dir}
-        workers = guard.start_workers("harness.worker:serve", count, env=complete)
+    system = tempfile.gettempdir()
+    with guarded(temp_parent=scratch or memory_parent(), other_parent=system) as guard:
+        workers: list[Worker] = []
+        for number in range(count):
+            temporary = os.path.join(guard.other_dir, f"{number}")
+            os.mkdir(temporary, 0o700)
+            complete = {
+                **os.environ,
+                "TMPDIR": temporary,
+                **(env or {}),
+                ENV_SCRATCH: guard.temp_dir,
+                ENV_TEMPORARY: temporary,
+            }
+            workers += guard.start_workers("harness.worker:serve", 1, env=complete)
         pool = WorkerPool(workers)
         try:
             yield pool, guard.temp_dir

@@ -9,3 +9,6 @@ class Quiet:
 
     def advance(self, *, failed: bool = False) -> None:
         """One case is done."""
+
+    def working(self, words: str) -> None:
+        """Cases are under way."""

@@ -1,6 +1,7 @@
 """``durability explain``: why power loss breaks a program, and which fsync would mend it."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import reproduction, tasks
+from harness.campaign import REPORTS
 from harness.cases import Case
 from harness.commands.common import MODELS, duration, list_of
 from harness.errors import CannotJudge, UsageError
@@ -48,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--reports",
         type=Path,
-        default=Path("reports"),
+        default=REPORTS,
         metavar="DIR",
         help="where earlier runs are looked for (default: reports)",
     )
@@ -78,7 +80,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
         case = None
         if is_case:
             case = reproduction.find(name, prepared, reports=arguments.reports).case
-            _print(_of_case(case, prepared, executor))
+            _print(_of_case(case, prepared, executor, again=_again(arguments)))
             if not case.layer.startswith("power/"):
                 return EXPLAINED
         stopped = False
@@ -116,7 +118,17 @@ def _print(lines: Iterator[str]) -> None:
     sys.stdout.flush()
 
 
-def _of_case(case: Case, prepared: Prepared, executor: Executor) -> Iterator[str]:
+def _again(arguments: argparse.Namespace) -> str:
+    """The command that runs the case step by step: named as it was named to us."""
+    words = ["durability", "reproduce", arguments.target]
+    if arguments.subject is not None:
+        words += ["--subject", str(arguments.subject)]
+    if arguments.reports != REPORTS:
+        words += ["--reports", str(arguments.reports)]
+    return shlex.join(words)
+
+
+def _of_case(case: Case, prepared: Prepared, executor: Executor, *, again: str) -> Iterator[str]:
     model = case.layer.partition("/")[2]
     exploration = reproduction.exploration(prepared, model or "kill")
     yield f"why  {case.id}"
@@ -134,7 +146,7 @@ def _of_case(case: Case, prepared: Prepared, executor: Executor) -> Iterator[str
         harmful = executor.submit(tasks.explain_kill_task, exploration, place).result()
         if harmful:
             yield f"  harmful since  {harmful}; a kill right before that did no harm"
-    yield f"  step by step   durability reproduce {case.digest}"
+    yield f"  step by step   {again}"
 
 
 def _holds(why: Why, case: Case) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from harness import reproduction, results
 from harness.baseline import Baseline
 from harness.bundles import bundle_name
+from harness.campaign import REPORTS
 from harness.cases import Case
 from harness.commands.common import at_least_one
 from harness.errors import CannotJudge, UsageError
@@ -51,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--reports",
         type=Path,
-        default=Path("reports"),
+        default=REPORTS,
         metavar="DIR",
         help="where earlier runs are looked for (default: reports)",
     )

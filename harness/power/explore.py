@@ -4,9 +4,10 @@ A run's states are shared out among workers by crash place. Each worker keeps on
 so that what one model's states taught answers those of the next.
 """
 
+import fnmatch
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fault_injection.crash_states import (
@@ -19,10 +20,12 @@ from fault_injection.crash_states import (
 from fault_injection.trace import Trace
 from fault_injection.tracestore import load_trace
 from harness.baseline import Baseline
+from harness.cases import Case
 from harness.evidence import Finding
 from harness.power.judge import Judge, shown_events
 from harness.power.reasons import lost_words, reason_of
 from harness.subjects import Subject
+from harness.underway import Told
 
 CHECK_EVERY = 50
 CAUSES = 60
@@ -32,7 +35,10 @@ MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of su
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """A recorded run under a model, at the crash places ``first`` to ``last`` (-1: to the end)."""
+    """A recorded run under a model, at the crash places ``first`` to ``last`` (-1: to the end).
+
+    ``filter`` lets through only the states whose case it names, or whose place (None: all).
+    """
 
     subject: Subject
     baseline: Baseline
@@ -43,6 +49,7 @@ class Exploration:
     seed: int = 0
     bound: int = DEFAULT_BOUND
     equal_reads: bool = True
+    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,8 @@ class Explored:
     """Counts and failures. ``places`` has the number of distinct states at each crash place.
 
     ``cases`` counts what was looked at, ``states`` what was distinct; ``failed`` may be more than
-    ``failures`` holds.
+    ``failures`` holds. ``singled`` are the cases that hold and that a filter named one by one:
+    these are not among ``places``. ``cut``: it was stopped, and all this is of the beginning only.
     """
 
     model: str
@@ -78,6 +86,8 @@ class Explored:
     failed: int
     failures: tuple[Failure, ...]
     places: tuple[tuple[str, int], ...]
+    singled: tuple[Case, ...] = ()
+    cut: bool = False
     seconds: float = 0.0
 
 
@@ -116,16 +126,23 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
     return found
 
 
-def explore(exploration: Exploration, scratch: Path) -> Explored:
-    """Judge the states first found at the crash places of the exploration."""
+def explore(
+    exploration: Exploration, scratch: Path, *, told: Told | None = None, before: int = 0
+) -> Explored:
+    """Judge the states first found at the crash places of the exploration.
+
+    ``told`` is told how many were judged, ``before`` and now, and may stop it.
+    """
+    told = told or Told()
     began = time.monotonic()
     prepared = prepare(exploration, scratch)
-    judge, before = prepared.judge, prepared.judge.counts
-    judged, equal, checked = before.judged, before.equal_reads, before.checked
+    judge, known = prepared.judge, prepared.judge.counts
+    judged, equal, checked = known.judged, known.equal_reads, known.checked
     counts: list[PlaceCount] = []
     failures: list[Failure] = []
     failed = states = 0
     of_place: dict[str, int] = {}
+    singled: list[Case] = []
     for state in enumerate_states(
         prepared.trace,
         model=exploration.model,
@@ -136,18 +153,27 @@ def explore(exploration: Exploration, scratch: Path) -> Explored:
     ):
         if not _within(exploration, state.place):
             continue
-        states += 1
         label = state.place_label
-        of_place[label] = of_place.get(label, 0) + 1
+        by_place = _lets_through(exploration, place_case(exploration, label))
+        if not by_place and not _lets_through(exploration, case_of(exploration, state)):
+            continue
+        if told.count(before + states):
+            break
+        states += 1
         findings = judge.findings(state)
+        if by_place:
+            of_place[label] = of_place.get(label, 0) + 1
+        elif not findings:
+            singled.append(case_of(exploration, state))
         if findings:
             failed += 1
             if len(failures) < FAILURES:
                 failures.append(_failure(state, findings, judge, explain=len(failures) < CAUSES))
     here = [c for c in counts if _within(exploration, c.place)]
+    narrowed = exploration.filter is not None or told.must_stop
     return Explored(
         model=exploration.model,
-        cases=sum(c.states for c in here),
+        cases=states if narrowed else sum(c.states for c in here),
         states=states,
         judged=judge.counts.judged - judged,
         equal_reads=judge.counts.equal_reads - equal,
@@ -156,8 +182,26 @@ def explore(exploration: Exploration, scratch: Path) -> Explored:
         failed=failed,
         failures=tuple(failures),
         places=tuple(of_place.items()),
+        singled=tuple(singled),
+        cut=told.must_stop,
         seconds=time.monotonic() - began,
     )
+
+
+def case_of(exploration: Exploration, state: State) -> Case:
+    """The case of one crash state."""
+    place = place_case(exploration, state.place_label)
+    return replace(place, state=(("state", state.descriptor()),))
+
+
+def place_case(exploration: Exploration, label: str) -> Case:
+    """What the states of a crash place are recorded as together, those that hold."""
+    return Case(subject=exploration.subject.name, layer=f"power/{exploration.model}", place=label)
+
+
+def _lets_through(exploration: Exploration, case: Case) -> bool:
+    pattern = exploration.filter
+    return pattern is None or fnmatch.fnmatchcase(case.id, pattern)
 
 
 def _within(exploration: Exploration, place: int) -> bool:

@@ -22,7 +22,7 @@ from harness.oracle import judge
 from harness.power.equal_reads import Known, Question, questions_of
 from harness.power.state_view import StepKey, layout_of, run_state
 from harness.runner import settings, step_of, tree_is_final
-from harness.scratch import emptied
+from harness.scratch import emptied, empty_temporary
 from harness.subjects import Subject
 from harness.tinyllm_state import read_run
 
@@ -160,6 +160,7 @@ class Judge:
 
     def run_kept(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...] | None, Attempt]:
         """Like :meth:`run`, and the attempt itself."""
+        empty_temporary()
         root = emptied(self.scratch / "root")
         materialize(tree, str(root))
         attempt = run_attempt(

@@ -1,18 +1,17 @@
 """The power layer in a campaign: explorations shared out to workers, their failures as cases."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from fault_injection.crash_states import DEFAULT_BOUND
-from harness import planning, results, tasks
+from harness import planning, results, tasks, underway
 from harness.baseline import Baseline
-from harness.campaign import Campaign, Failed
+from harness.campaign import Campaign, Failed, command_for
 from harness.cases import Case
 from harness.evidence import Finding
-from harness.power.explore import Exploration, Explored, Failure
+from harness.power.explore import Exploration, Explored, Failure, place_case
 from harness.results import CaseRecord, LayerCount, Violation
 from harness.runner import Outcome
 from harness.signatures import signature_of
@@ -21,13 +20,22 @@ from harness.subjects import Subject
 RECORDS_PER_SIGNATURE = 20
 
 
+@dataclass(slots=True)
+class Piece:
+    """The explorations of one stretch, in one task; ``told`` is its file of ``underway``."""
+
+    explorations: tuple[Exploration, ...]
+    future: "Future[list[Explored]]"
+    told: str
+    recorded: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Explorations under way. Each future answers for the explorations of one stretch."""
+    """Explorations under way."""
 
     subject: Subject
-    began_s: float
-    futures: tuple[tuple[tuple[Exploration, ...], "Future[list[Explored]]"], ...]
+    pieces: tuple[Piece, ...]
 
 
 def start_power(
@@ -64,8 +72,8 @@ def start_power(
             pieces=campaign.options.jobs if len(stretches) == 1 else 1,
         )
     ]
-    futures = []
-    for first, last in pieces:
+    started = []
+    for number, (first, last) in enumerate(pieces):
         explorations = tuple(
             Exploration(
                 subject=subject,
@@ -77,26 +85,54 @@ def start_power(
                 seed=campaign.options.seed if seed is None else seed,
                 bound=bound,
                 equal_reads=campaign.options.equal_reads,
+                filter=campaign.options.filter,
             )
             for model in models
         )
-        futures.append((explorations, campaign.executor.submit(tasks.explore_task, explorations)))
-    return Started(subject, time.monotonic(), tuple(futures))
+        told = campaign.told(f"{subject.name}-power-{number}")
+        future = campaign.executor.submit(tasks.explore_task, explorations, told)
+        started.append(Piece(explorations, future, told))
+    return Started(subject, tuple(started))
 
 
-def collect_power(campaign: Campaign, started: Started) -> None:
-    """Wait for the explorations and record what came of them."""
+def collect_power(campaign: Campaign, started: Started, *, stopping: bool = False) -> None:
+    """Wait for the explorations and record what came of them.
+
+    ``stopping``: the run is interrupted; what was judged by now is recorded, once.
+    """
     name = started.subject.name
-    campaign.progress.layer(f"{name} power", len(started.futures))
-    by_layer: dict[str, list[Explored]] = {}
-    for explorations, future in started.futures:
-        for exploration, one in zip(explorations, future.result(), strict=True):
-            layer = f"power/{exploration.model}"
-            by_layer.setdefault(layer, []).append(one)
-            _record(campaign, exploration, layer, one)
-        campaign.progress.advance(failed=any(e[-1].failed for e in by_layer.values()))
-    for layer, explored in by_layer.items():
-        _count(campaign, layer, explored, seconds=sum(e.seconds for e in explored))
+    left = [piece for piece in started.pieces if not piece.recorded]
+    futures = [piece.future for piece in left]
+    if stopping:
+        for position, explored in campaign.what_ended(futures):
+            _take_down(campaign, left[position], explored)
+        return
+    campaign.progress.layer(f"{name} power", len(left))
+
+    def waiting() -> None:
+        states = sum(underway.counted(piece.told) for piece in left)
+        campaign.progress.working(f"{states:,} states judged")
+
+    failed = False
+    for position, explored in campaign.each(futures, waiting=waiting):
+        _take_down(campaign, left[position], explored)
+        failed = failed or bool(explored and explored[-1].failed)
+        waiting()
+        campaign.progress.advance(failed=failed)
+
+
+def _take_down(campaign: Campaign, piece: Piece, explored: Sequence[Explored]) -> None:
+    piece.recorded = True
+    for exploration, one in zip(piece.explorations, explored, strict=False):
+        layer = f"power/{exploration.model}"
+        _record(campaign, exploration, layer, one)
+        if one.states or not (one.cut or exploration.filter is not None):
+            _count(campaign, layer, one)
+        if one.cut:
+            campaign.notes.append(
+                f"{exploration.subject.name} {layer}: the run was interrupted after "
+                f"{one.states:,} crash states of a stretch"
+            )
 
 
 def power_layer(
@@ -142,14 +178,20 @@ def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: 
     for failure in explored.failures:
         failed_at[failure.place] += 1
         case = power_case(subject, layer, failure)
-        if not campaign.wanted([case]):
-            continue
         for finding in failure.findings:
             signature = _signature(finding, failure)
             told[signature] += 1
             if told[signature] <= RECORDS_PER_SIGNATURE:
                 campaign.violations.append(
-                    _violation(subject, layer, case, failure, finding, signature)
+                    _violation(
+                        subject,
+                        layer,
+                        case,
+                        failure,
+                        finding,
+                        signature=signature,
+                        reproduce=command_for(case, out=campaign.out),
+                    )
                 )
         if max(told[_signature(f, failure)] for f in failure.findings) <= RECORDS_PER_SIGNATURE:
             outcome = Outcome(
@@ -170,19 +212,21 @@ def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: 
                     message="; ".join(f.message for f in failure.findings),
                 )
             )
+    held = [(case, f"crash state after {case.place}") for case in explored.singled]
     for place, states in explored.places:
         passed = states - failed_at[place]
         if passed:
-            case = Case(subject=subject.name, layer=layer, place=place)
-            campaign.records.append(
-                CaseRecord(
-                    case=case.id,
-                    layer=layer,
-                    verdict=results.PASS,
-                    config=subject.name,
-                    evidence=f"{passed} crash states after {place}",
-                )
-            )
+            held.append((place_case(exploration, place), f"{passed} crash states after {place}"))
+    campaign.records += [
+        CaseRecord(
+            case=case.id,
+            layer=layer,
+            verdict=results.PASS,
+            config=subject.name,
+            evidence=evidence,
+        )
+        for case, evidence in held
+    ]
 
 
 def _signature(finding: Finding, failure: Failure) -> str:
@@ -190,7 +234,14 @@ def _signature(finding: Finding, failure: Failure) -> str:
 
 
 def _violation(
-    subject: Subject, layer: str, case: Case, failure: Failure, finding: Finding, signature: str
+    subject: Subject,
+    layer: str,
+    case: Case,
+    failure: Failure,
+    finding: Finding,
+    *,
+    signature: str,
+    reproduce: str,
 ) -> Violation:
     holds = ""
     if failure.holds_if:
@@ -210,18 +261,18 @@ def _violation(
         expected=finding.expected,
         found=finding.found,
         evidence=f"{layer} state {failure.descriptor}",
-        reproduce=f"durability reproduce {case.digest}",
+        reproduce=reproduce,
     )
 
 
-def _count(campaign: Campaign, layer: str, explored: list[Explored], *, seconds: float) -> None:
+def _count(campaign: Campaign, layer: str, explored: Explored) -> None:
     before = campaign.layers.get(layer, LayerCount(cases=0, failed=0))
     campaign.layers[layer] = LayerCount(
-        cases=before.cases + sum(e.cases for e in explored),
-        failed=before.failed + sum(e.failed for e in explored),
-        states=before.states + sum(e.states for e in explored),
-        judged=before.judged + sum(e.judged for e in explored),
-        equal_reads=before.equal_reads + sum(e.equal_reads for e in explored),
-        sampled=before.sampled or any(e.sampled for e in explored),
-        seconds=round(before.seconds + seconds, 3),
+        cases=before.cases + explored.cases,
+        failed=before.failed + explored.failed,
+        states=before.states + explored.states,
+        judged=before.judged + explored.judged,
+        equal_reads=before.equal_reads + explored.equal_reads,
+        sampled=before.sampled or explored.sampled,
+        seconds=round(before.seconds + explored.seconds, 3),
     )

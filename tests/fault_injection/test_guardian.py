@@ -116,7 +116,8 @@ import os, sys
 from fault_injection.attempt import Settings
 from fault_injection.guardian import guarded
 from tests.fault_injection.attempts import command
-with guarded(temp_parent=sys.argv[1]) as guard:
+with guarded(temp_parent=sys.argv[1], other_parent=sys.argv[1]) as guard:
+    open(os.path.join(guard.other_dir, "left"), "w").close()
     (worker,) = guard.start_workers("tests.fault_injection.attempts:serve", 1)
     program = "(setsid sh -c 'sleep 100 & sleep 100' &) ; : > up; trap '' TERM INT; sleep 100; :"
     asked = command("/bin/sh", "-c", program, cwd=guard.temp_dir, env={"MARK": sys.argv[1]})
@@ -157,6 +158,7 @@ def _start_harness(tmp_path: Path) -> tuple["subprocess.Popen[bytes]", int, int]
     )
     assert harness.stdout is not None
     guardian, worker = map(int, harness.stdout.readline().split())
+    assert len(list(tmp_path.glob("*/left"))) == 1
     until(lambda: list(tmp_path.glob("*/up")) and len(alive_with("sleep\x00100")) >= 3)
     return harness, guardian, worker
 

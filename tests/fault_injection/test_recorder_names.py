@@ -1,10 +1,12 @@
 """The recorder sees every way to make, move and remove a name, and none that failed."""
 
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 
+from fault_injection.crash_states import enumerate_states
 from fault_injection.trace import Kind
 from tests.fault_injection.recorded import SYSCALL, record, spelled
 
@@ -394,6 +396,31 @@ os.rename("../away", "back")
     assert 1 in run.trace.start  # the directory outside: no name under the root leads to it
     assert run.places == ["rename-inside#1", "rename-away#1", "rename-back#1"]
     assert [op.place for op in run.trace.operations if op.place] == run.places
+
+
+@pytest.mark.parametrize("call", ["rename", "link"])
+@pytest.mark.parametrize("synced", [False, True])
+def test_what_was_synced_outside_keeps_its_content_when_it_is_moved_in(
+    tmp_path: Path, call: str, synced: bool
+) -> None:
+    """Its write had ended when its sync began, and its sync when it was moved."""
+    run = record(
+        tmp_path,
+        f"""
+import os
+with open("../outside", "w") as f:
+    f.write("content")
+    f.flush()
+    if {synced}:
+        os.fsync(f.fileno())
+os.{call}("../outside", "inside")
+""",
+    )
+    trace = run.trace
+    assert all(a.ended < b.began for a, b in itertools.pairwise(trace.operations))
+    trees = [state.tree() for state in enumerate_states(trace, model="posix")]
+    found = {tree.read(b"inside") for tree in trees if b"inside" in tree.entries}
+    assert found == {b"content"} if synced else {b"", b"content"} < found
 
 
 def test_a_file_from_before_the_attempt_is_durable_when_it_is_moved_in(tmp_path: Path) -> None:

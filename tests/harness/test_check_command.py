@@ -1,6 +1,8 @@
 """``durability check`` from its command line to its exit code, on small programs."""
 
 import json
+import shlex
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,35 @@ def test_a_broken_program_fails_by_name_with_a_bundle(tmp_path: Path) -> None:
     assert cli.main(["reproduce", str(bundle)]) == 1
 
 
+@pytest.mark.parametrize("out", ["out of the way", "reports/mine"])
+def test_the_printed_command_shows_the_case_again(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    out: str,
+) -> None:
+    """As it is printed, wherever the results went, and of the program that was run last."""
+    monkeypatch.chdir(tmp_path)
+    options = described("--faults", "kill", "--name", "mine", "--out", out)
+    never_resumes = RIGHT.replace("state = json.load", "sys.exit('no')")
+    for place, source in (("before", never_resumes), ("now", IN_PLACE)):
+        capsys.readouterr()
+        (tmp_path / place).mkdir()
+        assert check(tmp_path / place, source, *options)[0] == 1
+    result = json.loads((tmp_path / out / "result.json").read_text())
+    printed = capsys.readouterr().out
+    unbundled = [v for v in result["violations"] if not v.get("bundle")]
+    bundled = [v for v in result["violations"] if v.get("bundle")]
+    assert f"reproduce   {bundled[0]['reproduce']}" in printed
+    for violation in (bundled[0], unbundled[0]):
+        words = shlex.split(violation["reproduce"])
+        assert words[0] == "durability"
+        assert cli.main(words[1:]) == 1
+        assert f"reproduced: {violation['case']}" in capsys.readouterr().out
+    assert cli.main(["explain", *shlex.split(bundled[0]["reproduce"])[2:]]) == 0
+    assert f"step by step   {bundled[0]['reproduce']}" in capsys.readouterr().out
+
+
 def test_a_missing_directory_fsync_is_seen_by_power_and_not_by_kills(tmp_path: Path) -> None:
     code, result = check(
         tmp_path, NO_DIRECTORY_FSYNC, *described("--faults", "kill,power", "--models", "posix,xfs")
@@ -174,7 +205,65 @@ def test_no_root_in_the_command_is_refused(
     assert "{root}" in capsys.readouterr().err
 
 
-def test_a_filter_that_matches_nothing_is_no_pass(tmp_path: Path) -> None:
-    code, result = check(tmp_path, RIGHT, *described("--faults", "kill", "--filter", "nothing"))
-    assert (code, result["verdict"]) == (3, "inconclusive")
-    assert result["reasons"] == ["no case was run"]
+@pytest.mark.parametrize("layer", ["kill", "power"])
+def test_a_filter_that_matches_nothing_is_no_pass(tmp_path: Path, layer: str) -> None:
+    options = ("--faults", layer, "--models", "posix", "--filter", "nothing*")
+    code, result = check(tmp_path, RIGHT, *described(*options))
+    assert (code, result["verdict"], result["layers"]) == (3, "inconclusive", {})
+    assert [reason.partition(" (")[0] for reason in result["reasons"]] == [
+        "no case was run: --filter 'nothing*' matches no case's id"
+    ]
+
+
+def records(tmp_path: Path) -> list[dict[str, Any]]:
+    """What cases.jsonl says."""
+    lines = (tmp_path / "out" / "cases.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_filter_chooses_among_the_states_of_a_power_loss(tmp_path: Path) -> None:
+    options = described("--faults", "power", "--models", "posix,xfs")
+    _, everything = check(tmp_path, NO_DIRECTORY_FSYNC, *options)
+    all_records = records(tmp_path)
+    posix = [r for r in all_records if r["layer"] == "power/posix"]
+    _, layer = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", "*power-posix*")
+    assert records(tmp_path) == posix
+    assert list(layer["layers"]) == ["power/posix"]
+    for key in ("states", "failed"):
+        assert layer["layers"]["power/posix"][key] == everything["layers"]["power/posix"][key]
+
+    [first, *_] = [r for r in posix if r["verdict"] == "fail"]
+    code, one = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", first["case"])
+    assert (code, records(tmp_path)) == (1, [first])
+    assert {v["case"] for v in one["violations"]} == {first["case"]}
+    assert [(c["cases"], c["failed"], c["states"]) for c in one["layers"].values()] == [(1, 1, 1)]
+    # What a failing state would have to keep is named by its own id, and is judged by it too.
+    [holds, *_] = [v["holds_if"] for v in one["violations"] if v.get("holds_if")]
+    code, one = check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", holds)
+    assert (code, one["verdict"], [r["case"] for r in records(tmp_path)]) == (0, "pass", [holds])
+
+    [place, *_] = [r for r in posix if r["verdict"] == "pass"]
+    check(tmp_path, NO_DIRECTORY_FSYNC, *options, "--filter", place["case"])
+    assert place in records(tmp_path)
+
+
+def test_what_a_killed_program_leaves_in_its_temporary_directory_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the file system of the system's: a rename from there may cross to another one."""
+    system = tmp_path / "system"
+    system.mkdir()
+    monkeypatch.setenv("TMPDIR", str(system))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    uses_it = f"""
+    import tempfile
+    kept = tempfile.mkdtemp()
+    assert kept.startswith({str(system)!r} + "/durability-"), kept
+    assert os.stat(kept).st_dev == os.stat({str(system)!r}).st_dev
+    assert len(os.listdir(os.path.dirname(kept))) < 4, "earlier cases left theirs here"
+    """
+    source = RIGHT.replace("    root =", uses_it.strip("\n") + "\n    root =", 1)
+    for more in (), ("--no-fork",):
+        options = described("--faults", "kill,power", "--models", "posix", *more)
+        assert check(tmp_path, source, *options)[0] == 0
+        assert list(system.iterdir()) == []

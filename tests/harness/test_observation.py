@@ -1,7 +1,14 @@
 """Losses and acknowledgements are read a line at a time, as the world could see them."""
 
+from dataclasses import replace
+
+import pytest
+
 from fault_injection.attempt import Seen
+from harness import observation
+from harness.errors import UsageError
 from harness.observation import Event, events, fewest_digits
+from harness.subjects import Pattern
 from tests.harness.histories import a_subject
 
 SUBJECT = a_subject()
@@ -39,3 +46,19 @@ def test_the_digits_of_losses() -> None:
     printed = [Event("loss", 1, "0.125"), Event("loss", 2, "1.5e-05"), Event("loss", 3, "10.25")]
     assert fewest_digits(printed) == 2
     assert fewest_digits([Event("loss", 1, "3f800000")]) == 0
+
+
+def test_a_pattern_that_backtracks_is_an_error_and_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This search would take years; the bound is one of computing time, so no load decides."""
+    monkeypatch.setattr(observation, "MATCHING_LIMIT_S", 0.05)
+    pattern = Pattern("stdout", r"(?P<step>\d+) (?P<loss>(a+)+)$")
+    said = r"\(a\+\)\+.* in stdout .* took more than 0\.05 s: the pattern backtracks"
+    with pytest.raises(UsageError, match=said):
+        events(
+            [Seen("stdout", b"1 " + b"a" * 200 + b"b\n")],
+            subject=replace(SUBJECT, losses=pattern),
+            ended_by_itself=True,
+        )
+    assert kinds(b"1 0.5\n") == [("loss", 1, "0.5")]

@@ -77,6 +77,34 @@ def test_a_long_case_beats_without_an_advance() -> None:
     assert lines[1] == "realfs/xfs: 0/1   10.0 s"
 
 
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_how_far_the_cases_under_way_are_is_shown(kind: type[io.StringIO]) -> None:
+    """A layer of two long cases must not stand at 0/2 for minutes."""
+    stream, clock = kind(), Clock()
+    with progress(stream=stream, clock=clock) as shown:
+        shown.layer("adamw power", 2)
+        for states in range(100):
+            clock.now += HEARTBEAT_S / 50
+            shown.working(f"{states} states judged")
+        shown.advance(failed=True)
+        shown.layer("adamw signal", 2)
+    said = stream.getvalue()
+    if kind is Terminal:
+        assert {f"{n} states judged" for n in range(100) if f"{n} states judged" in said} >= {
+            "10 states judged",
+            "50 states judged",
+        }
+    else:
+        assert said.splitlines() == [
+            "adamw power: 0/2   0.0 s",
+            "adamw power: 0/2, 49 states judged   10.0 s",
+            "adamw power: 0/2, 99 states judged   20.0 s",
+            "adamw power: 1/2, 1 failed, 99 states judged   took 20.0 s",
+            "adamw signal: 0/2   20.0 s",
+            "adamw signal: 0/2   took 0.0 s",
+        ]
+
+
 def test_a_run_without_layers_says_nothing() -> None:
     stream = io.StringIO()
     with progress(stream=stream) as shown:

@@ -1,5 +1,6 @@
 """The subject file and the command-line form: strict, with a sentence for each mistake."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 
 from harness.errors import UsageError
 from harness.subjects import (
+    FILE_LIMIT_BYTES,
     Pattern,
     as_json,
     checked,
+    discover,
     from_json,
     load_subject,
     subject_from_command,
@@ -100,6 +103,30 @@ def test_each_mistake_is_named(tmp_path: Path, old: str, new: str, said: str) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"gone\.toml"):
         load_subject(tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_a_file_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, suffix: str) -> None:
+    """A FIFO would be waited on for ever, and what never ends would be read to the end."""
+    path = tmp_path / f"subject.{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="is not a regular file"):
+        discover([path])
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="is not a regular file"):
+        discover([path])
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(FILE_LIMIT_BYTES + 1)
+    with pytest.raises(UsageError, match="more than 16,777,216"):
+        discover([path])
+
+
+def test_a_subject_file_may_be_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "real.toml").write_text(GOOD)
+    (tmp_path / "link.toml").symlink_to("real.toml")
+    assert load_subject(tmp_path / "link.toml") == load_subject(tmp_path / "real.toml")
 
 
 def test_a_missing_working_directory_is_named(tmp_path: Path) -> None:
