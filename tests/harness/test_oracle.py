@@ -1,5 +1,8 @@
 """Each invariant: silent on what is right, and seen to fail on what is wrong."""
 
+from dataclasses import replace
+
+from fault_injection.faults import ActionKind, Fault, TriggerKind
 from harness.oracle import invariants_of, judge
 from tests.harness.histories import (
     a_baseline,
@@ -110,6 +113,20 @@ def test_a_failing_or_hanging_resume() -> None:
     )
     assert "KeyError: 'x'" in finding.message
     assert broken(killed(loss(1)), ended(timed_out=True)) == ["resumable"]
+
+
+def test_an_error_must_be_told_with_the_name_of_its_file() -> None:
+    """The root has no name of its own: it is meant when the output has its path."""
+
+    def found(place: str, output: str) -> list[str]:
+        fault = Fault(TriggerKind.CALL, place, action=ActionKind.ERRNO, detail="EIO")
+        failed = replace(killed(loss(1)), fault=fault, output=output)
+        return broken(failed, ended(*losses(1, 10)), layer="error")
+
+    assert found("fsync-a.bin#2", "error: {root}/a.bin: Input/output error\n") == []
+    assert found("fsync-a.bin#2", "error: {root}: Input/output error\n") == ["error-is-clear"]
+    assert found("fsync-.#1", "error: {root}: cannot fsync\n") == []
+    assert found("fsync-.#1", "something failed.\n") == ["error-is-clear"]
 
 
 def test_which_invariants_apply_depends_on_what_the_subject_tells() -> None:

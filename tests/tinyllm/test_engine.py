@@ -368,7 +368,8 @@ def test_a_chat_goes_through_the_template(
 def test_a_model_of_bytes_says_text_whatever_it_says(tmp_path: Path) -> None:
     """Bytes that are no UTF-8 are shown as such, and a prompt may hold any."""
     assert runs.train(tmp_path, "adamw").code == 0
-    model = tinyllm.load(runs.ckpt(tmp_path) / "step-000016")
+    latest = (runs.ckpt(tmp_path) / "LATEST").read_text().strip()
+    model = tinyllm.load(runs.ckpt(tmp_path) / latest)
     assert model.tokenizer is None
     done = generate(model, "\udcff\u00e9", settings=GenerationConfig(max_new_tokens=40, seed=1))
     assert bytes(done.tokens).decode("utf-8", "replace") == done.text
