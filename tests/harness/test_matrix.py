@@ -80,7 +80,7 @@ def test_every_cell_is_as_it_must_be(mutant: Mutant, pool: tuple[Executor, str])
 
 
 # Correct programs that are cut on real file systems as well, one for each way of saving.
-CORRECT_ON_REAL = {"tmp_rename", "two_slots", "sqlite_wal"}
+CORRECT_ON_REAL = {"tmp_rename", "two_slots", "o_sync"}
 ON_REAL = [
     m
     for m in PROGRAMS
