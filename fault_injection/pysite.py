@@ -1,5 +1,7 @@
 """The source line of a supervised Python program that makes a call: ``train.py:41 save()``.
 
+With a helper in a file of its own: ``durable.py:79 sync() from train.py:41 save()``.
+
 While a thread waits for its supervisor its interpreter's frames lie still in its memory and can be
 read from there, without the program's help.
 
@@ -17,6 +19,9 @@ _LIBRARIES = (
     *sorted({sysconfig.get_path(n) + "/" for n in ("stdlib", "platstdlib", "purelib", "platlib")}),
     "<frozen ",
 )
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# Above these a program that was forked or called has no callers of its own.
+_NO_CALLERS = ("<", _HERE + "/", os.path.join(os.path.dirname(_HERE), "harness") + "/")
 
 
 class Sites:
@@ -29,18 +34,25 @@ class Sites:
     def of(self, tid: int) -> str:
         """Where the program's own code made the call that a thread waits in; empty if not known.
 
-        The innermost line outside the installed libraries; within them when there is none.
+        The innermost line outside the installed libraries; within them when there is none. Called
+        from another file of the program, that line comes too: the first may be a helper's, the
+        same for every call of its kind.
         """
         if self._reader is None:
             return ""
-        innermost = ""
+        innermost = own = own_file = ""
         try:
             for name, qualname, line in self._reader.frames(tid):
                 function = "" if qualname == "<module>" else f" {qualname}()"
                 site = f"{os.path.basename(name)}:{line}{function}"
-                if not name.startswith(_LIBRARIES):
-                    return site
-                innermost = innermost or site
+                if name.startswith(_LIBRARIES):
+                    innermost = innermost or site
+                elif not own:
+                    own, own_file = site, name
+                elif name.startswith(_NO_CALLERS):
+                    break
+                elif name != own_file:
+                    return f"{own} from {site}"
         except (OSError, ValueError):
             pass
-        return innermost
+        return own or innermost

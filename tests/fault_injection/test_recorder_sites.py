@@ -54,6 +54,21 @@ print("saved", flush=True)
     assert {site for place, site in sites[7:]} == {"program.py:23"}
 
 
+def test_a_helper_is_told_with_its_caller(tmp_path: Path) -> None:
+    """The helper's line is the same for all that call it: which of them did?"""
+    (tmp_path / "helper.py").write_text("import os\ndef make(name):\n    os.mkdir(name)\n")
+    (tmp_path / "trainer.py").write_text(
+        "import helper\ndef first():\n    helper.make('a')\nfirst()\nhelper.make('b')\n"
+    )
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import trainer"
+    run = record(tmp_path, program)
+    made = [op.site for op in run.trace.operations if op.place.startswith("mkdir")]
+    assert made == [
+        "helper.py:3 make() from trainer.py:3 first()",
+        "helper.py:3 make() from trainer.py:5",
+    ]
+
+
 def test_a_program_that_is_not_ours_has_no_sites(tmp_path: Path) -> None:
     run = record(tmp_path, program="/bin/sh", args=("-c", "true"), check=False)
     run = record(
