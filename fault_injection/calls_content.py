@@ -17,6 +17,8 @@ from fault_injection.seccomp import Match, duplicate_fd, read_c_string, read_mem
 from fault_injection.syscalls import NUMBERS
 from fault_injection.trace import Kind
 
+_O_PATH = 0o10000000  # the same on both machines
+
 Arguments = tuple[int, int, int, int, int, int]
 
 MAX_RW_COUNT = 0x7FFFF000  # what one call moves at most
@@ -295,6 +297,8 @@ def _fsync(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     text, status = fd_text(tid, fd), fd_status(tid, fd)
     if status is None or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
+    if _is_a_path_only(tid, fd):
+        return None
     inside = view.is_inside(text)
     if not inside and not view.knows_any:
         return None  # recording, it may be of a file that is moved in later
@@ -308,10 +312,17 @@ def _fsync(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     )
 
 
+def _is_a_path_only(tid: int, fd: int) -> bool:
+    """Opened with O_PATH: the sync fails with EBADF, whatever the program makes of that."""
+    info = fd_info(tid, fd)
+    return info is None or bool(info.flags & _O_PATH)
+
+
 def _sync(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     if name == "syncfs":
-        status = fd_status(tid, signed(args[0]))
-        if status is None or status.st_dev != view.device:
+        fd = signed(args[0])
+        status = fd_status(tid, fd)
+        if status is None or status.st_dev != view.device or _is_a_path_only(tid, fd):
             return None
     return Request(tid, name, "sync", Kind.SYNC, b".")
 

@@ -44,6 +44,7 @@ class Pending:
     began: int
     place: str = ""
     site: str = ""
+    stack: str = ""
     offset: int = 0
     synced: str = ""
     data: Ticket | None = None

@@ -8,6 +8,7 @@ result is believed only if a known stack is then read right.
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -121,7 +122,7 @@ def _search(native_id: int, known: list[FrameType]) -> Layout:
         line_table=_field(me, codes, [id(code.co_linetable) for code in codes], 8),
         code_type=id(CodeType) - base,
     )
-    told = list(StackReader(found).frames(native_id))[:3]
+    told = [tuple(f[:3]) for f in itertools.islice(StackReader(found).frames(native_id), 3)]
     truth = [(f.f_code.co_filename, f.f_code.co_qualname, f.f_lineno) for f in known]
     if told != truth:
         raise ValueError(f"a stack that is {truth} was read as {told}")

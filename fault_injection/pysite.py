@@ -11,6 +11,7 @@ sub-interpreters. The answer is empty then.
 
 import os
 import sysconfig
+from typing import NamedTuple
 
 from fault_injection.pylayout import layout
 from fault_injection.pystack import StackReader
@@ -24,6 +25,22 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _NO_CALLERS = ("<", _HERE + "/", os.path.join(os.path.dirname(_HERE), "harness") + "/")
 
 
+_CALLED_FROM, _AT = " < ", " @"
+_DEPTH = 8
+
+
+class Site(NamedTuple):
+    """``words``: the line for a reader; ``stack``: it and its callers, to tell calls apart."""
+
+    words: str
+    stack: str
+
+
+def callers(stack: str) -> list[str]:
+    """The lines above the first one of a ``stack``, the nearest first."""
+    return stack.partition(_AT)[0].split(_CALLED_FROM)[1:]
+
+
 class Sites:
     """Finds the sites of one attempt's calls."""
 
@@ -31,28 +48,34 @@ class Sites:
         known = layout()
         self._reader = StackReader(known) if known is not None else None
 
-    def of(self, tid: int) -> str:
+    def of(self, tid: int) -> Site:
         """Where the program's own code made the call that a thread waits in; empty if not known.
 
         The innermost line outside the installed libraries; within them when there is none. Called
         from another file of the program, that line comes too: the first may be a helper's, the
         same for every call of its kind.
         """
-        if self._reader is None:
-            return ""
-        innermost = own = own_file = ""
+        own: list[tuple[str, str]] = []  # file, line in words; the innermost first
+        offsets: list[str] = []
+        innermost = ""
         try:
-            for name, qualname, line in self._reader.frames(tid):
+            for name, qualname, line, offset in self._reader.frames(tid) if self._reader else ():
                 function = "" if qualname == "<module>" else f" {qualname}()"
                 site = f"{os.path.basename(name)}:{line}{function}"
                 if name.startswith(_LIBRARIES):
                     innermost = innermost or site
-                elif not own:
-                    own, own_file = site, name
-                elif name.startswith(_NO_CALLERS):
+                elif own and (name.startswith(_NO_CALLERS) or len(own) == _DEPTH):
                     break
-                elif name != own_file:
-                    return f"{own} from {site}"
+                else:
+                    own.append((name, site))
+                    offsets.append(str(offset))
         except (OSError, ValueError):
             pass
-        return own or innermost
+        if not own:
+            return Site(innermost, innermost)
+        (file, words), *above = own
+        other = next((site for name, site in above if name != file), None)
+        return Site(
+            words if other is None else f"{words} from {other}",
+            _CALLED_FROM.join(site for _, site in own) + _AT + ",".join(offsets),
+        )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import iter_unpack
+from typing import NamedTuple
 
 from fault_injection.pylines import line_of
 from fault_injection.seccomp import read_memory
@@ -69,6 +70,15 @@ def follow(tid: int, address: int, path: tuple[int, ...]) -> int:
     return address
 
 
+class Frame(NamedTuple):
+    """``offset`` is that of the instruction in the code: two calls on one line have two."""
+
+    file: str
+    qualname: str
+    line: int
+    offset: int
+
+
 class StackReader:
     """Reads stacks of the threads of one attempt; what it has met of a process it remembers."""
 
@@ -77,8 +87,8 @@ class StackReader:
         self._bases: dict[int, int | None] = {}
         self._codes: dict[tuple[int, bytes], _Code] = {}
 
-    def frames(self, tid: int) -> Iterator[tuple[str, str, int]]:
-        """File, qualified name and line of each Python frame of a thread, innermost first.
+    def frames(self, tid: int) -> Iterator[Frame]:
+        """The Python frames of a thread, innermost first.
 
         Nothing of a program that is not ours to read. Raises OSError or ValueError where its memory
         makes no sense, which a thread that does not lie still can bring about.
@@ -94,7 +104,7 @@ class StackReader:
             entry = self._code(tid, code, base) if code else None
             if entry is not None:
                 offset = raw[layout.instruction // 8] - code - layout.bytecode
-                yield entry.filename, entry.qualname, _line(entry, offset)
+                yield Frame(entry.filename, entry.qualname, _line(entry, offset), offset)
             frame = raw[layout.previous // 8]
 
     def _thread(self, tid: int) -> tuple[int, int]:

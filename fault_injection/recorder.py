@@ -182,7 +182,7 @@ class Recorder:
         self._clock += 1
         pending = Pending(request, notification.nr, notification.args, self._clock, place)
         if self._sites is not None and place:
-            pending.site = self._sites.of(request.tid)
+            pending.site, pending.stack = self._sites.of(request.tid)
         if self._world is not None and request.kind is not None:
             try:
                 effects.prepare(self._world, pending)
@@ -345,4 +345,5 @@ def _operation(
         place=place,
         call=pending.request.name,
         site=pending.site,
+        stack=pending.stack,
     )

@@ -79,7 +79,8 @@ class Operation:
     ===========  ==============================================================================
 
     ``place`` is the semantic label, ``<call>-<name>#<occurrence>``; ``call`` the system call's own
-    name; ``site`` where the program made it ("train.py:41 save()"), when that is known.
+    name; ``site`` where the program made it ("train.py:41 save()"), when that is known; ``stack``
+    that line with its callers.
     """
 
     index: int
@@ -104,6 +105,7 @@ class Operation:
     place: str = ""
     call: str = ""
     site: str = ""
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

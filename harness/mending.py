@@ -12,7 +12,8 @@ where they are few. *Sparing*: each line's syncs are taken away and the run expl
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fault_injection.crash_states import (
@@ -27,6 +28,7 @@ from fault_injection.crash_states import (
 from fault_injection.crash_states.describe import operation_words
 from fault_injection.crash_states.history import SYNC_KINDS
 from fault_injection.crash_states.space import space_of
+from fault_injection.pysite import callers
 from fault_injection.trace import ROOT_INODE, FileType, Kind, Operation, Trace
 from harness.power.reasons import crash_words, paths_after
 
@@ -100,11 +102,13 @@ class Sparing:
     all_spare: bool
 
 
-_Line = tuple[str, str, str]  # the words without numbers, the site, which inode of the operation
+# The words without numbers, the line with its callers, which inode of the operation. A helper for
+# syncs is one line, but each of its calls is there for a reason of its own.
+_Line = tuple[str, str, str]
 
 
 def _line_of(op: Operation, words: Sequence[str], role: str = "") -> _Line:
-    return _VARIES.sub("N", words[op.index]), op.site, role
+    return _VARIES.sub("N", words[op.index]), op.stack or op.site, role
 
 
 def _role(op: Operation, inode: int) -> str:
@@ -207,11 +211,11 @@ def _settled(search: Search, lines: list[_Line], proven: bool) -> Mending:
 
     It is what every model understands: under posix only it makes a name durable.
     """
-    for number, (words, site, role) in enumerate(lines):
+    for number, (words, stack, role) in enumerate(lines):
         if role != "inode" or not words.startswith(_OF_NAMES):
             continue
         for other in ("new_parent", "parent"):
-            instead = [*lines[:number], (words, site, other), *lines[number + 1 :]]
+            instead = [*lines[:number], (words, stack, other), *lines[number + 1 :]]
             trace, outputs, added = _with_lines(search, instead)
             if added and search.first_bad(trace, outputs) is None:
                 lines = instead
@@ -243,9 +247,10 @@ def spared(search: Search) -> Sparing:
     spare: list[Sync] = []
     needed: list[Sync] = []
     gone: list[Operation] = []
-    for operations in lines.values():
+    sites = _sites_of(lines)
+    for line, operations in lines.items():
         first = operations[0]
-        sync = Sync(f"#{first.index} {words[first.index]}", first.site, len(operations))
+        sync = Sync(f"#{first.index} {words[first.index]}", sites[line], len(operations))
         if search.first_bad(*_removed(search, operations)) is None:
             spare.append(sync)
             gone += operations
@@ -253,6 +258,18 @@ def spared(search: Search) -> Sparing:
             needed.append(sync)
     together = len(spare) > 1 and search.first_bad(*_removed(search, gone)) is None
     return Sparing(tuple(spare), tuple(needed), together)
+
+
+def _sites_of(lines: Mapping[_Line, Sequence[Operation]]) -> dict[_Line, str]:
+    """The site of each line, with its caller where another line has the same."""
+    times = Counter(operations[0].site for operations in lines.values())
+    found = {}
+    for line, operations in lines.items():
+        first = operations[0]
+        above = callers(first.stack)
+        alike = times[first.site] > 1 and " from " not in first.site
+        found[line] = f"{first.site} from {above[0]}" if alike and above else first.site
+    return found
 
 
 def _removed(search: Search, operations: Iterable[Operation]) -> tuple[Trace, frozenset[int]]:

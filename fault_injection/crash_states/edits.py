@@ -29,6 +29,7 @@ def with_fsync(trace: Trace, after_index: int, inode: int) -> Trace:
         place=f"added-fsync-{inode}#{after_index + 1}",
         call="fsync",
         site=before.site if before is not None else "",
+        stack=before.stack if before is not None else "",
     )
     spread = [
         replace(op, began=op.began * _SPREAD, ended=op.ended * _SPREAD) for op in trace.operations

@@ -40,6 +40,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fault_injection.crash_states.delayed import covers_data
 from fault_injection.crash_states.history import (
     DATA_KINDS,
     SYNC_KINDS,
@@ -65,7 +66,8 @@ class Model:
 
     ``tears``: within an operation, at any place. ``grows_empty``: a length that grew without its
     bytes. ``flushes_replacing_rename``: the data of a renamed file is durable with a rename that
-    replaced another. ``leaves_old_name``: half of a rename across directories may be missing.
+    replaced another, where it waited for a place on the disk (:mod:`.delayed`).
+    ``leaves_old_name``: half of a rename across directories may be missing.
     """
 
     name: str
@@ -192,11 +194,6 @@ def _covers(sync: Operation, op: Operation) -> bool:
     return op.index == sync.index or happened_before(op, sync)
 
 
-def _covers_data(sync: Operation, op: Operation) -> bool:
-    """The same for content: the kernel syncs only the range that an O_SYNC write wrote."""
-    return op.index == sync.index if sync.synced else _covers(sync, op)
-
-
 def _data_covered(
     history: History,
     sync: Operation,
@@ -209,7 +206,7 @@ def _data_covered(
     for inode in sorted(pending) if sync.kind is Kind.SYNC else (sync.inode,):
         if inode not in pending:
             continue
-        done = tuple(i for i in pending[inode] if _covers_data(sync, operations[i]))
+        done = tuple(i for i in pending[inode] if covers_data(sync, operations[i]))
         if not done:
             continue
         now_covered[inode] = tuple(sorted((*covered.get(inode, ()), *done)))

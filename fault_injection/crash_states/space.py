@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fault_injection.crash_states.content import ContentStore
+from fault_injection.crash_states.delayed import waits_for_place
 from fault_injection.crash_states.forms import Form, forms
 from fault_injection.crash_states.history import History, happened_before, prepare
 from fault_injection.crash_states.models import (
@@ -180,7 +181,7 @@ def _open(trace: Trace, model: Model, outputs: frozenset[int]) -> Space:
     if model.flushes_replacing_rename:
         for name_op in history.names:
             op = trace.operations[name_op.index]
-            if op.kind is Kind.RENAME and op.replaced >= 0:
+            if op.kind is Kind.RENAME and op.replaced >= 0 and waits_for_place(history, op):
                 replacing.setdefault(op.inode, []).append(name_op.bit)
     return Space(
         history=history,

@@ -76,6 +76,42 @@ def test_ext4_writes_the_data_of_a_replacing_rename() -> None:
     assert shapes == {(("final", NEW), ("unrelated", b"u"))}
 
 
+def placed_then(build: Build, *, append: bytes, offset: int | None = None) -> Build:
+    """A synced file, more bytes for it that are not, a rename over the old one, a commit."""
+    build.create("tmp", NEW)
+    build.fsync("tmp")
+    build.write("tmp", append, offset=offset)
+    build.rename("tmp", "final")
+    build.create("unrelated", b"u")
+    build.fsync("unrelated")
+    return build
+
+
+def test_ext4_does_not_write_what_has_its_place_already() -> None:
+    """Within the blocks that the sync allocated nothing waits for a place (cut for real: lost)."""
+    shapes = shapes_at_the_end(placed_then(Build({"final": OLD}), append=b"more"), "ext4")
+    assert {dict(shape)["final"] for shape in shapes} >= {NEW, NEW + b"more"}
+    shapes = shapes_at_the_end(placed_then(Build({"final": OLD}), append=b"X", offset=0), "ext4")
+    assert {dict(shape)["final"] for shape in shapes} == {NEW, b"X" + NEW[1:]}
+
+
+def test_ext4_writes_all_of_a_file_of_which_a_part_waits_for_its_place() -> None:
+    more = bytes(5000)
+    shapes = shapes_at_the_end(placed_then(Build({"final": OLD}), append=more), "ext4")
+    assert {dict(shape)["final"] for shape in shapes} == {NEW + more}
+
+
+def test_ext4_writes_a_file_that_was_emptied_and_written_again() -> None:
+    build = Build({"final": OLD, "tmp": NEW})
+    build.truncate("tmp")
+    build.write("tmp", b"again")
+    build.rename("tmp", "final")
+    build.create("unrelated", b"u")
+    build.fsync("unrelated")
+    shapes = shapes_at_the_end(build, "ext4")
+    assert {dict(shape)["final"] for shape in shapes} == {b"again"}
+
+
 def test_xfs_may_lose_old_and_new_in_a_replacing_rename() -> None:
     shapes = shapes_at_the_end(replace_then_sync_an_unrelated_file("final"), "xfs")
     assert shapes == {

@@ -418,3 +418,20 @@ os.write(f, b"def")
     )
     assert spelled(run) == ["create 1 at 0/f", "write 1 0+3", "write 1 3+3"]
     assert (tmp_path / "root" / "f").read_bytes() == b"abcdef"
+
+
+def test_a_sync_of_a_path_only_descriptor_fails_and_counts_for_nothing(tmp_path: Path) -> None:
+    run = record(
+        tmp_path,
+        """import os
+open("a", "w").write("x")
+for name, sync in (("a", os.fsync), ("a", os.fdatasync), (".", os.fsync)):
+    fd = os.open(name, os.O_PATH)
+    try:
+        sync(fd)
+    except OSError:
+        pass
+    os.close(fd)
+""",
+    )
+    assert run.places == ["create-a#1", "write-a#1"]
