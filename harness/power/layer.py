@@ -28,6 +28,11 @@ class Piece:
     future: "Future[list[Explored]]"
     told: str
     recorded: bool = False
+    states: int = 0
+
+    def judged(self) -> int:
+        """How many states have been judged by now."""
+        return self.states if self.recorded else underway.counted(self.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def collect_power(campaign: Campaign, started: Started, *, stopping: bool = Fals
     campaign.progress.layer(f"{name} power", len(left))
 
     def waiting() -> None:
-        states = sum(underway.counted(piece.told) for piece in left)
+        states = sum(piece.judged() for piece in left)
         campaign.progress.working(f"{states:,} states judged")
 
     failed = False
@@ -123,6 +128,7 @@ def collect_power(campaign: Campaign, started: Started, *, stopping: bool = Fals
 
 def _take_down(campaign: Campaign, piece: Piece, explored: Sequence[Explored]) -> None:
     piece.recorded = True
+    piece.states = sum(one.states for one in explored)
     for exploration, one in zip(piece.explorations, explored, strict=False):
         layer = f"power/{exploration.model}"
         _record(campaign, exploration, layer, one)

@@ -247,6 +247,17 @@ def test_a_filter_chooses_among_the_states_of_a_power_loss(tmp_path: Path) -> No
     assert place in records(tmp_path)
 
 
+def test_the_progress_of_the_power_layer_ends_with_the_states_that_it_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = described("--name", "toy", "--faults", "power", "--models", "posix,xfs")
+    _, result = check(tmp_path, RIGHT, *options)
+    states = sum(layer["states"] for layer in result["layers"].values())
+    said = [line.partition("   ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said[0] == "toy power: 0/1"
+    assert said[-1] == f"toy power: 1/1, {states} states judged"
+
+
 def test_what_a_killed_program_leaves_in_its_temporary_directory_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
