@@ -56,10 +56,10 @@ class Sites:
         same for every call of its kind.
         """
         own: list[tuple[str, str]] = []  # file, line in words; the innermost first
-        offsets: list[str] = []
+        columns: list[str] = []
         innermost = ""
         try:
-            for name, qualname, line, offset in self._reader.frames(tid) if self._reader else ():
+            for name, qualname, line, column in self._reader.frames(tid) if self._reader else ():
                 function = "" if qualname == "<module>" else f" {qualname}()"
                 site = f"{os.path.basename(name)}:{line}{function}"
                 if name.startswith(_LIBRARIES):
@@ -68,7 +68,7 @@ class Sites:
                     break
                 else:
                     own.append((name, site))
-                    offsets.append(str(offset))
+                    columns.append(str(column))
         except (OSError, ValueError):
             pass
         if not own:
@@ -77,5 +77,5 @@ class Sites:
         other = next((site for name, site in above if name != file), None)
         return Site(
             words if other is None else f"{words} from {other}",
-            _CALLED_FROM.join(site for _, site in own) + _AT + ",".join(offsets),
+            _CALLED_FROM.join(site for _, site in own) + _AT + ",".join(columns),
         )

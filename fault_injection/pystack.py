@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from struct import iter_unpack
 from typing import NamedTuple
 
-from fault_injection.pylines import line_of
+from fault_injection.pylines import location_of
 from fault_injection.seccomp import read_memory
 
 _MAX_THREADS, _MAX_FRAMES = 1000, 200
@@ -71,12 +71,12 @@ def follow(tid: int, address: int, path: tuple[int, ...]) -> int:
 
 
 class Frame(NamedTuple):
-    """``offset`` is that of the instruction in the code: two calls on one line have two."""
+    """``column`` (from 0) tells two calls on one line apart; -1 where it is not known."""
 
     file: str
     qualname: str
     line: int
-    offset: int
+    column: int
 
 
 class StackReader:
@@ -104,7 +104,7 @@ class StackReader:
             entry = self._code(tid, code, base) if code else None
             if entry is not None:
                 offset = raw[layout.instruction // 8] - code - layout.bytecode
-                yield Frame(entry.filename, entry.qualname, _line(entry, offset), offset)
+                yield Frame(entry.filename, entry.qualname, *_location(entry, offset))
             frame = raw[layout.previous // 8]
 
     def _thread(self, tid: int) -> tuple[int, int]:
@@ -147,14 +147,15 @@ class _Code:
     qualname: str
     line: int
     table: bytes
-    lines: dict[int, int] = field(default_factory=dict)  # by offset, those met so far
+    # By the offset of an instruction, those met so far.
+    locations: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
-def _line(code: _Code, offset: int) -> int:
-    line = code.lines.get(offset)
-    if line is None:
-        line = code.lines[offset] = line_of(code.table, code.line, offset)
-    return line
+def _location(code: _Code, offset: int) -> tuple[int, int]:
+    found = code.locations.get(offset)
+    if found is None:
+        found = code.locations[offset] = location_of(code.table, code.line, offset)
+    return found
 
 
 def thread_with(tid: int, newest: int, offset: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fault_injection import pylayout, pylines
-from fault_injection.pylines import line_of
+from fault_injection.pylines import location_of
 from fault_injection.pystack import StackReader
 from tests.fault_injection.recorded import record
 
@@ -119,15 +119,15 @@ def test_lines_are_those_that_the_interpreter_reads(module: str) -> None:
     while codes:
         code = codes.pop()
         codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
-        for start, end, line in code.co_lines():
-            for offset in range(start, end, 2):
-                if line is not None:
-                    assert line_of(code.co_linetable, code.co_firstlineno, offset) == line
-                    checked += 1
+        for number, (line, _, column, _) in enumerate(code.co_positions()):
+            if line is not None:
+                found = location_of(code.co_linetable, code.co_firstlineno, 2 * number)
+                assert found == (line, -1 if column is None else column)
+                checked += 1
     assert checked > 500
 
 
 def test_a_table_that_ends_early_gives_the_last_line() -> None:
-    assert line_of(b"", 7, 0) == 7
-    assert line_of(bytes([0x80 | pylines._NO_COLUMN << 3, 4]), 7, 0) == 9
-    assert line_of(bytes([0x80 | pylines._NO_COLUMN << 3, 5]), 7, 100) == 5
+    assert location_of(b"", 7, 0) == (7, -1)
+    assert location_of(bytes([0x80 | pylines._NO_COLUMN << 3, 4]), 7, 0) == (9, -1)
+    assert location_of(bytes([0x80 | pylines._NO_COLUMN << 3, 5]), 7, 100) == (5, -1)
