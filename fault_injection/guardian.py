@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from fault_injection import processes
+from fault_injection import leftovers, processes
 
 _BOOT = (
     "import json, sys; told = json.loads(sys.argv[1]); sys.path[:] = told['path'];"
@@ -238,6 +238,8 @@ def main(told: dict[str, Any]) -> None:
     try:
         for parent in (told["temp_parent"], told["other_parent"]):
             made.append(tempfile.mkdtemp(prefix="durability-", dir=parent) if parent else "")
+            if parent:
+                leftovers.mark(made[-1])
         _send(sock, {"temp_dir": made[0], "other_dir": made[1]})
         _guard(sock, parent_fd)
     except (_Stop, OSError, EOFError):

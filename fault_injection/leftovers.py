@@ -6,6 +6,9 @@ the ledger: there is no moment at which the directory exists and nobody knows wh
 ledger file that can be torn. The process id together with its start time and the boot names one
 process for ever. A workspace whose process is gone is a leftover.
 
+A directory of which programs under test are told must have a short path, since a socket's may have
+107 bytes: it is ``durability-<random>`` beside the homes, and its owner is in a file (:func:`mark`).
+
 Mounts and loop devices need no entry: :mod:`fault_injection.mounts` makes them in a private mount
 namespace, so the kernel undoes them when the last process in it ends. What can remain is such a
 process: a program under test that outlived a killed harness. It is known by a mount that only we
@@ -31,6 +34,7 @@ import psutil
 ENV_HOME = "DURABILITY_RUNTIME_DIR"
 MOUNT_SOURCE_PREFIX = "durability."
 _NAME = re.compile(r"([A-Za-z0-9_-]{1,64})\.([0-9]+)\.([0-9]+)\.([0-9a-f]+)\.([0-9]+)", re.ASCII)
+_OWNER_FILE, _MARKED_PREFIX = ".owner", "durability-"
 _KILL_WAIT_S = 5.0
 _MKDIR_ATTEMPTS = 100
 
@@ -176,6 +180,29 @@ def remove_workspace(path: str) -> None:
             os.rmdir(parent)
 
 
+def mark(directory: str) -> None:
+    """Say in ``directory``, a new one named ``durability-...``, that it is this process's."""
+    with open(os.path.join(directory, _OWNER_FILE), "x", encoding="ascii") as file:
+        file.write(this_process().name)
+
+
+def _marked(parent: str) -> Iterator[tuple[str, Owner]]:
+    """The marked directories of this user in ``parent``, and whose they are."""
+    for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
+        if not entry.name.startswith(_MARKED_PREFIX) or not entry.is_dir(follow_symlinks=False):
+            continue
+        try:
+            if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+                continue
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(os.path.join(entry.path, _OWNER_FILE), flags), "rb") as file:
+                owner = parse_owner(file.read(256).decode("ascii", "replace"))
+        except OSError:
+            continue
+        if owner is not None:
+            yield entry.path, owner
+
+
 @contextlib.contextmanager
 def workspace(*, run_id: str = "", memory: bool = False) -> Iterator[str]:
     """A workspace for the time of a ``with`` block."""
@@ -236,6 +263,11 @@ def find() -> tuple[Leftover, ...]:
     """Everything that dead runs of this user left behind; nothing of the living."""
     found = list(_processes())
     for home in homes():
+        found += [
+            Leftover("directory", directory, its.name)
+            for directory, its in _marked(os.path.dirname(home))
+            if is_dead(its)
+        ]
         if not _check_home(home):
             continue
         for name in sorted(os.listdir(home)):
@@ -270,7 +302,7 @@ def clean(leftovers: tuple[Leftover, ...]) -> tuple[str, ...]:
     for leftover in leftovers:
         if leftover.kind != "directory":
             continue
-        owner = parse_owner(os.path.basename(leftover.what))
+        owner = parse_owner(leftover.owner)
         if owner is None or not is_dead(owner):
             problems.append(f"{leftover.what}: its owner lives; not touched")
             continue
@@ -278,8 +310,9 @@ def clean(leftovers: tuple[Leftover, ...]) -> tuple[str, ...]:
             remove_tree(leftover.what)
         except (LeftoverError, OSError) as error:
             problems.append(f"{leftover.what}: {error}")
-        with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(leftover.what))
+        if os.path.dirname(leftover.what) in homes():
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(leftover.what))
     return tuple(problems)
 
 

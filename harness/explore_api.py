@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fault_injection import leftovers, pylayout, seccomp
 from fault_injection.crash_states import DEFAULT_BOUND, MODELS
-from harness.errors import CannotJudge, UsageError
+from harness.errors import CannotJudge, UsageError, no_room
 from harness.exploring import Count, Explored, Plan, Violation, explored
 from harness.isolated import in_fork
 from harness.report.clean import printable
@@ -135,6 +135,8 @@ def explore(
         )
         ended = in_fork(lambda beat: explored(plan, beat), silence_s=timeout_s + _SLACK_S)
     if ended.error is not None:
+        if isinstance(ended.error, OSError) and (full := no_room(ended.error)):
+            raise full from ended.error
         if not isinstance(ended.error, CannotJudge):
             ended.error.add_note(f"in the process that explores:\n{printable(ended.problem)}")
         raise ended.error

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from harness.errors import no_room
 from harness.scratch import ENV_TEMPORARY, empty_temporary
 
 
@@ -29,12 +30,18 @@ def serve(connection: "Connection[Any, Any]") -> None:
         try:
             empty_temporary()
             answer: tuple[bool, Any] = (True, function(*args, **kwargs))
+        except OSError as error:
+            answer = (False, no_room(error) or _noted(error))
         except Exception as error:
-            error.add_note(f"in a worker:\n{traceback.format_exc()}")
-            answer = (False, error)
+            answer = (False, _noted(error))
         connection.send_bytes(_pickled(answer))
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _noted(error: Exception) -> Exception:
+    error.add_note(f"in a worker:\n{traceback.format_exc()}")
+    return error
 
 
 def _pickled(answer: tuple[bool, Any]) -> bytes:

@@ -17,6 +17,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
 from fault_injection.guardian import Worker, guarded
+from fault_injection.leftovers import ENV_HOME
 from harness.scratch import ENV_TEMPORARY
 from harness.tasks import ENV_SCRATCH
 
@@ -113,13 +114,15 @@ def worker_pool(
 
     ``env`` is added to this process's environment in the workers: a fork can only pass for a
     process of the environment in which its modules were imported. ``scratch`` is where the
-    temporary directory is made (default: in memory where there is room, else the system's).
+    temporary directory is made (default: DURABILITY_RUNTIME_DIR; in memory where there is room;
+    the system's).
 
     What the programs under test put into ``TMPDIR`` lies in a directory of their worker's, where
     the system's temporary directory is: on another file system than the scratch trees, if that is.
     """
     system = tempfile.gettempdir()
-    with guarded(temp_parent=scratch or memory_parent(), other_parent=system) as guard:
+    parent = scratch or os.environ.get(ENV_HOME) or memory_parent()
+    with guarded(temp_parent=parent, other_parent=system) as guard:
         workers: list[Worker] = []
         for number in range(count):
             temporary = os.path.join(guard.other_dir, f"{number}")

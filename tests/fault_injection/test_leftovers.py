@@ -246,3 +246,23 @@ def test_a_mount_below_is_never_entered(tmp_path: Path) -> None:
             leftovers.remove_tree(str(tmp_path / "tree"))
     finally:
         mounts.unmount(point)
+
+
+def test_a_directory_with_its_owner_inside_is_found_when_that_is_dead(runtime: Path) -> None:
+    living, dead = runtime / "durability-living", runtime / "durability-dead"
+    for directory in (living, dead):
+        directory.mkdir()
+        leftovers.mark(str(directory))
+    gone = _owner_like_this_process(started=1).name
+    (dead / ".owner").write_text(gone)
+    (dead / "root").mkdir()
+    (runtime / "durability-other").mkdir()  # no owner: not ours
+    (runtime / "durability-fifo").mkdir()
+    os.mkfifo(runtime / "durability-fifo" / ".owner")
+    assert leftovers.find() == (Leftover("directory", str(dead), gone),)
+    assert leftovers.clean(leftovers.find()) == ()
+    assert sorted(path.name for path in runtime.iterdir()) == [
+        "durability-fifo",
+        "durability-living",
+        "durability-other",
+    ]
