@@ -6,8 +6,8 @@ the ledger: there is no moment at which the directory exists and nobody knows wh
 ledger file that can be torn. The process id together with its start time and the boot names one
 process for ever. A workspace whose process is gone is a leftover.
 
-A directory of which programs under test are told must have a short path, since a socket's may have
-107 bytes: it is ``durability-<random>`` beside the homes, and its owner is in a file (:func:`mark`).
+A directory that programs under test are given must have a short path, since a socket's may have 107
+bytes: it is ``durability-<random>`` beside the homes, and its owner is in a file (:func:`mark`).
 
 Mounts and loop devices need no entry: :mod:`fault_injection.mounts` makes them in a private mount
 namespace, so the kernel undoes them when the last process in it ends. What can remain is such a
