@@ -7,7 +7,7 @@ so that what one model's states taught answers those of the next.
 import fnmatch
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fault_injection.crash_states import (
@@ -28,8 +28,10 @@ from harness.subjects import Subject
 from harness.underway import Told
 
 CHECK_EVERY = 50
-CAUSES = 60
+CAUSES = 24  # sought at most, and of one kind
+CAUSES_OF_A_KIND = 3
 FAILURES = 2000
+PLENTY = 32
 MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of subjects
 
 
@@ -37,7 +39,9 @@ MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of su
 class Exploration:
     """A recorded run under a model, at the crash places ``first`` to ``last`` (-1: to the end).
 
-    ``filter`` lets through only the states whose case it names, or whose place (None: all).
+    ``filter`` lets through only the states whose case it names, or whose place (None: all). Of a
+    place where ``plenty`` states failed, and none in a way that is new, no more are judged (None:
+    all are).
     """
 
     subject: Subject
@@ -50,11 +54,16 @@ class Exploration:
     bound: int = DEFAULT_BOUND
     equal_reads: bool = True
     filter: str | None = None
+    plenty: int | None = PLENTY
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A state that broke invariants. The last five fields are empty when no cause was sought."""
+    """A state that broke invariants.
+
+    Where no cause was sought, ``needs`` and ``holds_if`` are empty, and ``cause`` and ``site`` are
+    those of the last state that failed alike.
+    """
 
     descriptor: str
     place: str
@@ -73,7 +82,8 @@ class Explored:
 
     ``cases`` counts what was looked at, ``states`` what was distinct; ``failed`` may be more than
     ``failures`` holds. ``singled`` are the cases that hold and that a filter named one by one:
-    these are not among ``places``. ``cut``: it was stopped, and all this is of the beginning only.
+    these are not among ``places``. ``passed_over`` were not judged, being of places where plenty
+    had failed. ``cut``: it was stopped, and all this is of the beginning only.
     """
 
     model: str
@@ -87,6 +97,7 @@ class Explored:
     failures: tuple[Failure, ...]
     places: tuple[tuple[str, int], ...]
     singled: tuple[Case, ...] = ()
+    passed_over: int = 0
     cut: bool = False
     seconds: float = 0.0
 
@@ -139,8 +150,8 @@ def explore(
     judge, known = prepared.judge, prepared.judge.counts
     judged, equal, checked = known.judged, known.equal_reads, known.checked
     counts: list[PlaceCount] = []
-    failures: list[Failure] = []
-    failed = states = 0
+    told_of = _Failures(judge, exploration.plenty)
+    states = passed_over = 0
     of_place: dict[str, int] = {}
     singled: list[Case] = []
     for state in enumerate_states(
@@ -157,6 +168,9 @@ def explore(
         by_place = _lets_through(exploration, place_case(exploration, label))
         if not by_place and not _lets_through(exploration, case_of(exploration, state)):
             continue
+        if told_of.plenty_at(label):
+            passed_over += 1
+            continue
         if told.count(before + states):
             break
         states += 1
@@ -166,11 +180,9 @@ def explore(
         elif not findings:
             singled.append(case_of(exploration, state))
         if findings:
-            failed += 1
-            if len(failures) < FAILURES:
-                failures.append(_failure(state, findings, judge, explain=len(failures) < CAUSES))
+            told_of.add(state, findings)
     here = [c for c in counts if _within(exploration, c.place)]
-    narrowed = exploration.filter is not None or told.must_stop
+    narrowed = exploration.filter is not None or told.must_stop or passed_over > 0
     return Explored(
         model=exploration.model,
         cases=states if narrowed else sum(c.states for c in here),
@@ -179,10 +191,11 @@ def explore(
         equal_reads=judge.counts.equal_reads - equal,
         checked=judge.counts.checked - checked,
         sampled=any(c.sampled for c in here),
-        failed=failed,
-        failures=tuple(failures),
+        failed=told_of.failed,
+        failures=tuple(told_of.kept),
         places=tuple(of_place.items()),
         singled=tuple(singled),
+        passed_over=passed_over,
         cut=told.must_stop,
         seconds=time.monotonic() - began,
     )
@@ -206,6 +219,46 @@ def _lets_through(exploration: Exploration, case: Case) -> bool:
 
 def _within(exploration: Exploration, place: int) -> bool:
     return place >= exploration.first and (exploration.last < 0 or place <= exploration.last)
+
+
+_Kind = tuple[tuple[str, str], ...]  # the invariants that were broken, and what was said of each
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The states that failed. To seek a cause takes many runs: it is done for some of each kind."""
+
+    judge: Judge
+    plenty: int | None
+    failed: int = 0
+    kept: list[Failure] = field(default_factory=list)
+    _explained: dict[_Kind, list[Failure]] = field(default_factory=dict)
+    _nothing_new: dict[str, int] = field(default_factory=dict)  # by place
+
+    def plenty_at(self, place: str) -> bool:
+        """Whether so many failed at a place, all in known ways, that more say nothing."""
+        return self.plenty is not None and self._nothing_new.get(place, 0) >= self.plenty
+
+    def add(self, state: State, findings: Sequence[Finding]) -> None:
+        """Take down a state that failed."""
+        self.failed += 1
+        kind = tuple((finding.invariant, finding.message) for finding in findings)
+        alike = self._explained.setdefault(kind, [])
+        place = state.place_label
+        self._nothing_new[place] = self._nothing_new.get(place, 0) + 1 if alike else 0
+        if len(self.kept) >= FAILURES:
+            return
+        total = sum(len(explained) for explained in self._explained.values())
+        if len(alike) < CAUSES_OF_A_KIND and (total < CAUSES or not alike):
+            failure = _failure(state, findings, self.judge, explain=True)
+            alike.append(failure)
+        else:
+            failure = replace(
+                _failure(state, findings, self.judge, explain=False),
+                site=alike[-1].site,
+                cause=alike[-1].cause,
+            )
+        self.kept.append(failure)
 
 
 def _failure(state: State, findings: Sequence[Finding], judge: Judge, *, explain: bool) -> Failure:

@@ -11,7 +11,7 @@ from harness.baseline import Baseline
 from harness.campaign import Campaign, Failed, command_for
 from harness.cases import Case
 from harness.evidence import Finding
-from harness.power.explore import Exploration, Explored, Failure, place_case
+from harness.power.explore import PLENTY, Exploration, Explored, Failure, place_case
 from harness.results import CaseRecord, LayerCount, Violation
 from harness.runner import Outcome
 from harness.signatures import signature_of
@@ -91,6 +91,7 @@ def start_power(
                 bound=bound,
                 equal_reads=campaign.options.equal_reads,
                 filter=campaign.options.filter,
+                plenty=None if campaign.options.exhaustive else PLENTY,
             )
             for model in models
         )
@@ -134,6 +135,12 @@ def _take_down(campaign: Campaign, piece: Piece, explored: Sequence[Explored]) -
         _record(campaign, exploration, layer, one)
         if one.states or not (one.cut or exploration.filter is not None):
             _count(campaign, layer, one)
+        if one.passed_over:
+            campaign.notes.append(
+                f"{exploration.subject.name} {layer}: {one.passed_over:,} crash states were not "
+                f"judged: at their places {exploration.plenty} had failed in ways already known "
+                "(--exhaustive judges all)"
+            )
         if one.cut:
             campaign.notes.append(
                 f"{exploration.subject.name} {layer}: the run was interrupted after "

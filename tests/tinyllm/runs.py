@@ -3,11 +3,15 @@
 A run may be stopped at a failpoint: it waits there until it was killed, or signalled and let go.
 """
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -91,19 +95,33 @@ def train(
     stop_at: tuple[str, int] | None = None,
     send: int = signal.SIGKILL,
 ) -> Ended:
-    """``tinyllm train``; ``spec`` is a path or the name of a smoke config."""
-    path = SMOKE / f"{spec}.json" if isinstance(spec, str) else spec
+    """``tinyllm train``; ``spec`` is a path or the name of a smoke config, which is run longer."""
+    path = _longer(spec) if isinstance(spec, str) else spec
     argv = ["train", path, "--artifacts", artifacts, "--run-id", run_id, *more]
     return run(*argv, stop_at=stop_at, send=send)
 
 
 def spec_content(name: str = "adamw", **changes: Any) -> dict[str, Any]:
-    """A smoke config as a dictionary, with paths that hold anywhere."""
+    """A smoke config as a dictionary, run longer, with paths that hold anywhere.
+
+    The smoke configs are as short as the gate needs them; here are six steps in an epoch, four from
+    save to save.
+    """
     content: dict[str, Any] = json.loads((SMOKE / f"{name}.json").read_text())
+    content["data"]["max_windows"] = 24
+    content |= {"steps": 18 if name == "sgd" else 16, "ckpt_every": 4}
     content["data"]["sources"][0]["path"] = str(SMOKE / "corpus.txt")
     if "tokenizer" in content:
         content["tokenizer"] = str(SMOKE / "tokenizer.json")
     return content | changes
+
+
+@functools.cache
+def _longer(name: str) -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="tinyllm-specs-"))
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(directory))
+    return write_spec(directory / f"{name}.json", name)
 
 
 def write_spec(path: Path, name: str = "adamw", **changes: Any) -> Path:

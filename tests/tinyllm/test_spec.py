@@ -105,7 +105,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ("dropout", 1.0, "dropout"),
         ("precision", "f16", "precision"),
         ("schedule.name", "step", "schedule"),
-        ("schedule.warmup_steps", 17, "warmup_steps 17 is more than steps 8"),
+        ("schedule.warmup_steps", 17, "warmup_steps 17 is more than steps 16"),
         ("optimizer.name", "adam", "optimizer"),
         ("optimizer.lr", 0, "lr"),
         ("optimizer.betas", [0.9, 1.0], "betas"),
