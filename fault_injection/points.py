@@ -11,7 +11,7 @@ Two ways to arm:
 * :func:`arm` in a forked child, with a control descriptor (one end of a socket pair).
 * The environment, for a process that is started anew: ``FAULT_POINT=<name>#<hit>`` chooses the
   hit, ``FAULT_POINTS_REPORT=1`` reports every hit, ``FAULT_CONTROL_FD=<n>`` names the inherited
-  descriptor, best a socket. Without a descriptor the process kills itself with SIGKILL, and its process
+  descriptor, best a socket. Without one the process kills itself with SIGKILL, and its process
   group where it leads one, which is what a developer wants who arms a point by hand.
 
 On the control descriptor, one line each: ``hit <name> <n>`` (reporting only), ``at <name> <n>``

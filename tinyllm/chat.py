@@ -5,7 +5,11 @@ The template is Jinja, rendered with ``messages`` (each with ``role`` and ``cont
 the same template gives the same text here and there. It comes with a model, so it is not trusted.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import resource
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -15,6 +19,8 @@ from tinyllm.state import canonical_json
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_LIMIT_BYTES = 1 << 20
+TEMPLATE_LIMIT_S = 2.0
+_MEMORY_BYTES = 256 << 20
 
 _SAMPLE = ({"role": "user", "content": "Hello"},)
 
@@ -43,12 +49,48 @@ def template_problems(data: bytes) -> list[str]:
     except UnicodeDecodeError as error:
         return [f"is not UTF-8 at byte {error.start}"]
     try:
-        rendered = render(text, _SAMPLE)
+        with _bounded():
+            rendered = render(text, _SAMPLE)
     except ValueError as error:
         return [str(error)]
+    except (_TooLong, MemoryError):
+        return [f"takes more than {TEMPLATE_LIMIT_S:g} s or {_MEMORY_BYTES >> 20} MiB for one word"]
     if _SAMPLE[0]["content"] not in rendered:
         return ["leaves out the message of a user"]
     return []
+
+
+class _TooLong(BaseException):
+    """Past whatever the template engine catches."""
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """A limit of computing time (in the main thread) and of memory: a loop in a loop is enough."""
+
+    def stop(_number: int, _frame: object) -> NoReturn:
+        raise _TooLong
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _address_space_bytes() + _MEMORY_BYTES
+    timed = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGVTALRM, stop) if timed else None
+    try:
+        if soft == resource.RLIM_INFINITY or limit < soft:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        if timed:
+            signal.setitimer(signal.ITIMER_VIRTUAL, TEMPLATE_LIMIT_S)
+        yield
+    finally:
+        if timed:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _address_space_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]]) -> str:

@@ -219,6 +219,17 @@ CHATS = {
         write("chat_template.jinja", "{{ raise_exception('no') }}"),
         [CHAT + "cannot be rendered: ValueError: no"],
     ),
+    "never ends": (
+        write(
+            "chat_template.jinja",
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        ),
+        [CHAT + "takes more than 2 s or 256 MiB for one word"],
+    ),
+    "takes all memory": (
+        write("chat_template.jinja", "{{ 'x' * 10**10 }}{{ messages[0].content }}"),
+        [CHAT + "cannot be rendered: MemoryError.*"],
+    ),
     "reaches for what is not its own": (
         write("chat_template.jinja", "{{ messages.__class__.__mro__ }}"),
         [CHAT + "is not a chat template: access to attribute '__class__' .*"],
