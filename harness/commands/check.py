@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "check",
         help="check any program: a subject file, or -- COMMAND {root}",
-        description="Check any program, in any language, unmodified, not as root. Describe it in "
+        description="Check any program, in any language, unmodified, without root. Describe it in "
         "a subject file, or give its command after --, with {root} where it takes its output "
         "directory.",
         usage="%(prog)s [options] SUBJECT.toml\n       %(prog)s [options] -- COMMAND {root} ...",
@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         "--preload", action="append", default=[], metavar="MODULE", help="imported before forking"
     )
     described.add_argument("--timeout", type=duration, help="of one attempt")
-    add_common(parser, command="check")
+    add_common(parser, command="check", default_faults=DEFAULT_FAULTS)
     parser.set_defaults(run=run_check)
 
 

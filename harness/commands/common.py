@@ -48,7 +48,9 @@ def list_of(allowed: tuple[str, ...], what: str) -> Callable[[str], tuple[str, .
     return parse
 
 
-def add_common(parser: argparse.ArgumentParser, *, command: str) -> None:
+def add_common(
+    parser: argparse.ArgumentParser, *, command: str, default_faults: tuple[str, ...]
+) -> None:
     """Add the options that every campaign command has."""
     group = parser.add_argument_group("what is tried")
     named = LAYERS + tuple(f"realfs/{fs}" for fs in FILE_SYSTEMS)
@@ -56,7 +58,7 @@ def add_common(parser: argparse.ArgumentParser, *, command: str) -> None:
         "--faults",
         type=list_of(named, "fault layer"),
         metavar="LAYER,...",
-        help=f"fault layers: {', '.join(LAYERS)} (default: what can run here)",
+        help=f"fault layers: {', '.join(LAYERS)} (default: {', '.join(default_faults)})",
     )
     group.add_argument(
         "--models",

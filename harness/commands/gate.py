@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="CONFIG",
         help="train specs (.json), subject files (.toml) or directories (default: smoke_configs/)",
     )
-    add_common(parser, command="gate")
+    add_common(parser, command="gate", default_faults=DEFAULT_FAULTS)
     parser.set_defaults(run=run_gate)
 
 

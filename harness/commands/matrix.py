@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
         "names", nargs="*", metavar="MUTANT", help="only these (globs; default: all)"
     )
     parser.add_argument("--mutants", type=Path, metavar="DIR", help="default: tests/mutants")
-    add_common(parser, command="matrix")
+    add_common(parser, command="matrix", default_faults=DEFAULT_FAULTS)
     parser.set_defaults(run=run_matrix)
 
 

@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="CONFIG | SUBJECT",
         help="train specs (.json), subject files (.toml) or directories (default: smoke_configs/)",
     )
-    add_common(parser, command="nightly")
+    add_common(parser, command="nightly", default_faults=DEFAULT_FAULTS)
     parser.add_argument(
         "--rounds",
         type=at_least_one,
