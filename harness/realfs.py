@@ -13,16 +13,17 @@ from pathlib import Path
 from fault_injection.attempt import run_attempt
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 from fault_injection.realfs import run_on_real
-from fault_injection.volumes import Image, Volume, volume
+from fault_injection.volumes import Image, Volume, unavailable, volume
 from harness.artifacts import digests
 from harness.baseline import Baseline
 from harness.cases import Case
+from harness.errors import CannotJudge
 from harness.evidence import History
 from harness.oracle import judge
 from harness.planning import places_of_saves
 from harness.results import FAIL, INCONCLUSIVE, PASS
-from harness.runner import Outcome, settings, step_of, tree_is_final
-from harness.scratch import empty_temporary
+from harness.runner import Kept, Outcome, settings, step_of, tree_is_final
+from harness.scratch import copied
 from harness.subjects import Subject
 from harness.underway import Told
 
@@ -77,18 +78,41 @@ def run_cuts(
     return outcomes
 
 
-def _run_cut(subject: Subject, baseline: Baseline, case: Case, on: Volume, blank: Image) -> Outcome:
+def rerun_cut(subject: Subject, baseline: Baseline, case: Case, kept: Kept) -> Outcome:
+    """One case again, with the tree that came back, the tree in the end, and the attempts kept.
+
+    Raises :class:`CannotJudge` where there are no such volumes.
+    """
+    file_system = case.layer.partition("/")[2]
+    if (reason := unavailable(file_system)) is not None:
+        raise CannotJudge(f"{case.id}: {case.layer} cannot run here: {reason}")
+    with volume(file_system) as on:
+        return _run_cut(subject, baseline, case, on, on.keep(), kept=kept)
+
+
+def _run_cut(
+    subject: Subject,
+    baseline: Baseline,
+    case: Case,
+    on: Volume,
+    blank: Image,
+    *,
+    kept: Kept | None = None,
+) -> Outcome:
     began = time.monotonic()
     on.reset(blank)
-    empty_temporary()
     root = Path(on.path)
     fault = case.faults[0]
+    record_to = str(kept.directory / "spool") if kept else None
+    chosen = settings(subject, baseline, root=root, fault=fault, record_to=record_to)
     real = run_on_real(
         subject.command(root=on.path, resuming=False),
-        replace(settings(subject, baseline, root=root, fault=fault), supervise=True, root=on.path),
+        replace(chosen, supervise=True, root=on.path),
         on=on,
         committed=dict(case.state)[COMMITTED] == "yes",
     )
+    if kept is not None:
+        copied(root, kept.state(1))
     crashed = step_of(real.attempt, subject=subject, root=root, fault=fault, resuming=False)
     crashed = replace(crashed, evidence=real.evidence, fault_seen=real.cut)
     if not real.cut:
@@ -99,11 +123,14 @@ def _run_cut(subject: Subject, baseline: Baseline, case: Case, on: Volume, blank
             evidence="",
             seconds=time.monotonic() - began,
             message=f"the power was not cut: {fault.describe()} was never reached",
+            attempts=(real.attempt,) if kept is not None else (),
         )
     resume = run_attempt(
         subject.command(root=on.path, resuming=True),
-        settings(subject, baseline, root=root, fault=None),
+        settings(subject, baseline, root=root, fault=None, observe_reads=kept is not None),
     )
+    if kept is not None:
+        copied(root, kept.state(2))
     step = step_of(resume, subject=subject, root=root, fault=None, resuming=True)
     history = History(
         subject=subject,
@@ -120,4 +147,6 @@ def _run_cut(subject: Subject, baseline: Baseline, case: Case, on: Volume, blank
         evidence=real.evidence,
         seconds=time.monotonic() - began,
         timed_out=step.timed_out,
+        attempts=(real.attempt, resume) if kept is not None else (),
+        history=history if kept is not None else None,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fault_injection.faults import TriggerKind
+from fault_injection.filesystems import FILE_SYSTEMS
 from harness import planning, tasks
 from harness.baseline import Baseline
 from harness.bundles import Bundle, BundledAttempt, read_bundle, write_bundle
@@ -22,6 +23,7 @@ from harness.commands.gate import smoke_configs
 from harness.errors import HarnessError, UsageError
 from harness.failures import bundled_attempts, crash_state
 from harness.power.explore import Exploration
+from harness.realfs import realfs_cases
 from harness.report.timeline import as_text
 from harness.report.write import read_records
 from harness.results import Violation
@@ -220,6 +222,10 @@ def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
         yield from planning.signal_cases(subject, baseline)
     if "error" in wanted:
         yield from planning.error_cases(subject, baseline, saves=None)
+    if "realfs" in wanted:
+        file_system = layer.partition("-")[2]
+        for one in (file_system,) if file_system else FILE_SYSTEMS:
+            yield from realfs_cases(subject, baseline, one, saves=None)
     if "power" in wanted:
         model = layer.partition("-")[2]
         for one in (model,) if model else ("posix", "ext4", "xfs", "btrfs"):

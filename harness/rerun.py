@@ -22,6 +22,7 @@ from harness.errors import CannotJudge
 from harness.evidence import History
 from harness.oracle import judge
 from harness.power.explore import Exploration, case_of, prepare
+from harness.realfs import rerun_cut
 from harness.report.timeline import Read, Step, Timeline
 from harness.results import FAIL, PASS
 from harness.runner import Kept, Outcome, run_case
@@ -42,8 +43,11 @@ class KeptRun:
 def rerun_case(
     subject: Subject, baseline: Baseline, case: Case, scratch: Path, directory: Path
 ) -> KeptRun:
-    """Run a case of faults."""
-    outcome = run_case(subject, baseline, case, scratch, kept=Kept(directory))
+    """Run a case of faults, where it was run: in ``scratch``, or on a real file system."""
+    if case.layer.startswith("realfs/"):
+        outcome = rerun_cut(subject, baseline, case, Kept(directory))
+    else:
+        outcome = run_case(subject, baseline, case, scratch, kept=Kept(directory))
     trace = outcome.attempts[0].trace
     steps = _killed_steps(trace) if trace is not None else ()
     return KeptRun(

@@ -79,13 +79,15 @@ def cuts_task(
     return run_cuts(subject, baseline, file_system, cases, told=Told(told))
 
 
-def explore_task(explorations: Sequence[Exploration], told: str = "") -> list[Explored]:
+def explore_task(
+    explorations: Sequence[Exploration], told: str = "", deadline_s: float | None = None
+) -> list[Explored]:
     """The crash states at some places of a recorded run, judged under one model after another.
 
     ``told`` is the task's file of :mod:`harness.underway`; stopped, what was judged by then.
     """
     preload(explorations[0].subject)
-    telling = Told(told)
+    telling = Told(told, deadline_s)
     done: list[Explored] = []
     for exploration in explorations:
         before = sum(e.states for e in done)

@@ -17,13 +17,17 @@ _COUNT = struct.Struct("=Q")
 
 
 class Told:
-    """A worker's side. ``path`` is the task's own file; empty: there is nobody to tell."""
+    """A worker's side. ``path`` is the task's own file; empty: there is nobody to tell.
 
-    def __init__(self, path: str = "") -> None:
+    ``deadline_s`` is when to stop in any case, on the clock that all processes of a machine share.
+    """
+
+    def __init__(self, path: str = "", deadline_s: float | None = None) -> None:
         self._path = path
+        self._deadline_s = deadline_s
         self._stop = os.path.join(os.path.dirname(path), _STOP)
         self._looked_s = 0.0
-        self.must_stop = False
+        self.must_stop = self.out_of_time = False
 
     def count(self, number: int) -> bool:
         """``number`` of things have been done so far; whether to stop here."""
@@ -32,7 +36,9 @@ class Told:
             self._looked_s = now
             with open(self._path, "wb", buffering=0) as file:
                 file.write(_COUNT.pack(number))
-            self.must_stop = os.path.exists(self._stop)
+            self.must_stop = self.must_stop or os.path.exists(self._stop)
+        if self._deadline_s is not None and now >= self._deadline_s:
+            self.must_stop = self.out_of_time = True
         return self.must_stop
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from fault_injection.filesystems import FILE_SYSTEMS
 from harness.campaign import Options
 from harness.cases import LAYERS
 from harness.durable import fresh_directory
@@ -13,7 +14,6 @@ from harness.duration import parse_duration
 from harness.errors import UsageError
 
 MODELS = ("posix", "ext4", "xfs", "btrfs")
-FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 
 
 def duration(text: str) -> float:

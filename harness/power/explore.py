@@ -41,7 +41,7 @@ class Exploration:
 
     ``filter`` lets through only the states whose case it names, or whose place (None: all). Of a
     place where ``plenty`` states failed, and none in a way that is new, no more are judged (None:
-    all are).
+    all are). ``fail_fast``: stop at the first that fails.
     """
 
     subject: Subject
@@ -55,6 +55,7 @@ class Exploration:
     equal_reads: bool = True
     filter: str | None = None
     plenty: int | None = PLENTY
+    fail_fast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Explored:
     ``cases`` counts what was looked at, ``states`` what was distinct; ``failed`` may be more than
     ``failures`` holds. ``singled`` are the cases that hold and that a filter named one by one:
     these are not among ``places``. ``passed_over`` were not judged, being of places where plenty
-    had failed. ``cut``: it was stopped, and all this is of the beginning only.
+    had failed. ``cut`` says why it was stopped, when all this is of the beginning only.
     """
 
     model: str
@@ -98,7 +99,7 @@ class Explored:
     places: tuple[tuple[str, int], ...]
     singled: tuple[Case, ...] = ()
     passed_over: int = 0
-    cut: bool = False
+    cut: str = ""
     seconds: float = 0.0
 
 
@@ -152,6 +153,7 @@ def explore(
     counts: list[PlaceCount] = []
     told_of = _Failures(judge, exploration.plenty)
     states = passed_over = 0
+    cut = ""
     of_place: dict[str, int] = {}
     singled: list[Case] = []
     for state in enumerate_states(
@@ -172,6 +174,7 @@ def explore(
             passed_over += 1
             continue
         if told.count(before + states):
+            cut = "the budget was used up" if told.out_of_time else "the run was interrupted"
             break
         states += 1
         findings = judge.findings(state)
@@ -181,8 +184,11 @@ def explore(
             singled.append(case_of(exploration, state))
         if findings:
             told_of.add(state, findings)
+            if exploration.fail_fast:
+                told.must_stop, cut = True, "--fail-fast"
+                break
     here = [c for c in counts if _within(exploration, c.place)]
-    narrowed = exploration.filter is not None or told.must_stop or passed_over > 0
+    narrowed = exploration.filter is not None or bool(cut) or passed_over > 0
     return Explored(
         model=exploration.model,
         cases=states if narrowed else sum(c.states for c in here),
@@ -196,7 +202,7 @@ def explore(
         places=tuple(of_place.items()),
         singled=tuple(singled),
         passed_over=passed_over,
-        cut=told.must_stop,
+        cut=cut,
         seconds=time.monotonic() - began,
     )
 
@@ -266,6 +272,7 @@ def _failure(state: State, findings: Sequence[Finding], judge: Judge, *, explain
         state,
         cause_of(state, judge.is_good) if explain else None,
         names=judge.baseline.stable_names,
+        acknowledged=judge.acknowledged,
     )
     return Failure(
         descriptor=state.descriptor(),

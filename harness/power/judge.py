@@ -75,6 +75,11 @@ class Judge:
     def __post_init__(self) -> None:
         self._rng.seed(self.seed)
 
+    @property
+    def acknowledged(self) -> frozenset[int]:
+        """The operations that acknowledged a save."""
+        return frozenset(event.operation for _, event in self.shown if event.kind == "ack")
+
     def findings(self, state: State) -> list[Finding]:
         """The broken invariants of a state, remembered by its identity."""
         found = self._remembered.get(state.identity)
@@ -122,8 +127,7 @@ class Judge:
     def crash(self, state: State, tree: VisibleTree) -> Step:
         """The attempt that the power loss ended, as the oracle sees it."""
         operations = state.space.history.trace.operations
-        told = {event.operation for _, event in self.shown if event.kind == "ack"}
-        acks = sorted(i for i in state.space.seen & told if i < state.place)
+        acks = sorted(i for i in self.acknowledged if i < state.place)
         since = (
             sum(op.kind is not Kind.OUTPUT for op in operations[acks[-1] + 1 : state.place])
             if acks

@@ -92,11 +92,12 @@ def start_power(
                 equal_reads=campaign.options.equal_reads,
                 filter=campaign.options.filter,
                 plenty=None if campaign.options.exhaustive else PLENTY,
+                fail_fast=campaign.options.fail_fast,
             )
             for model in models
         )
         told = campaign.told(f"{subject.name}-power-{number}")
-        future = campaign.executor.submit(tasks.explore_task, explorations, told)
+        future = campaign.executor.submit(tasks.explore_task, explorations, told, campaign.deadline)
         started.append(Piece(explorations, future, told))
     return Started(subject, tuple(started))
 
@@ -123,6 +124,7 @@ def collect_power(campaign: Campaign, started: Started, *, stopping: bool = Fals
     for position, explored in campaign.each(futures, waiting=waiting):
         _take_down(campaign, left[position], explored)
         failed = failed or bool(explored and explored[-1].failed)
+        campaign.stopped |= campaign.options.fail_fast and failed
         waiting()
         campaign.progress.advance(failed=failed)
 
@@ -143,8 +145,8 @@ def _take_down(campaign: Campaign, piece: Piece, explored: Sequence[Explored]) -
             )
         if one.cut:
             campaign.notes.append(
-                f"{exploration.subject.name} {layer}: the run was interrupted after "
-                f"{one.states:,} crash states of a stretch"
+                f"{exploration.subject.name} {layer}: {one.cut} after {one.states:,} crash states "
+                "of a stretch"
             )
 
 

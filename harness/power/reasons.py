@@ -52,14 +52,20 @@ class Reason:
 
 
 def reason_of(
-    state: State, cause: Cause | None, *, names: frozenset[bytes] | None = None
+    state: State,
+    cause: Cause | None,
+    *,
+    names: frozenset[bytes] | None = None,
+    acknowledged: frozenset[int] | None = None,
 ) -> Reason:
     """The reason in words; without a cause only what was lost and where.
+
+    ``acknowledged`` are the operations that did so (None: all that the world has seen).
 
     ``names`` are those that are the same in every run (None: all are); the others are made at
     random and are ``~`` in the signature.
     """
-    crash = crash_words(state)
+    crash = crash_words(state, acknowledged)
     if cause is None or not cause.needed:
         return Reason(needs="", lost=describe(state), crash=crash)
     space = state.space
@@ -73,7 +79,7 @@ def reason_of(
         signature = f"atomic {last.kind} of {' and '.join(sorted(syncs))}"
     else:
         at = cause.before
-        before = "the crash" if at < 0 else f"#{at} {_shown(space, at)}"
+        before = "the crash" if at < 0 else f"#{at} {_shown(space, at, acknowledged)}"
         needs = f"{_few(syncs)} between #{last.index} {words[last.index]} and {before}"
         signature = " and ".join(sorted(syncs))
     return Reason(
@@ -107,19 +113,22 @@ def lost_words(lost: Sequence[str]) -> str:
     return "; ".join(lost[:MAX_LOST]) + more
 
 
-def crash_words(state: State) -> str:
+def crash_words(state: State, acknowledged: frozenset[int] | None = None) -> str:
     """Between which operations the power was lost."""
     if state.place == 0:
         return "before the first operation"
-    return f"after #{state.place - 1} {_shown(state.space, state.place - 1)}"
+    last = state.place - 1
+    return f"after #{last} {_shown(state.space, last, acknowledged)}"
 
 
-def _shown(space: Space, index: int) -> str:
-    """An operation in words; what the world saw is an acknowledgement, with its whole line."""
+def _shown(space: Space, index: int, acknowledged: frozenset[int] | None) -> str:
+    """An operation in words; one that the world saw with its whole line."""
     if index not in space.seen:
         return operation_words(space.history)[index]
+    told = acknowledged is None or index in acknowledged
+    kind = "acknowledgement" if told else "output"
     line = line_ended_by(space.history.trace, index)
-    return f'the acknowledgement "{line}"' if line else "the acknowledgement"
+    return f'the {kind} "{line}"' if line else f"the {kind}"
 
 
 def line_ended_by(trace: Trace, index: int) -> str:

@@ -72,7 +72,9 @@ def sentence(result: Result, *, signatures: int) -> str:
     """The whole run in one sentence, without its verdict."""
     cases = sum(layer.cases for layer in result.layers.values())
     if result.violations:
-        failing = len({(v.config, v.case) for v in result.violations})
+        told = len({(v.config, v.case) for v in result.violations})
+        # Of the crash states that failed alike only some are told one by one.
+        failing = max(told, sum(layer.failed for layer in result.layers.values()))
         invariants = len({v.invariant for v in result.violations})
         said = (
             f"{failing:,} of {count(cases, 'case')} broke {count(invariants, 'invariant')}; "
