@@ -245,7 +245,8 @@ def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: 
 
 
 def _signature(finding: Finding, failure: Failure) -> str:
-    return signature_of(finding, needs=failure.cause, site=failure.site)
+    # A helper's line alone: by which caller is another way to the same fault.
+    return signature_of(finding, needs=failure.cause, site=failure.site.partition(" from ")[0])
 
 
 def _violation(
@@ -269,7 +270,7 @@ def _violation(
         message=finding.message,
         config=subject.name,
         signature=signature,
-        needs=failure.needs + (f"      {failure.site}" if failure.site else ""),
+        needs=failure.needs + (f"      {failure.site}" if failure.needs and failure.site else ""),
         lost=failure.lost,
         crash=failure.crash,
         holds_if=holds,

@@ -11,7 +11,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 KINDS = ("broken", "correct", "untraceable", "nondeterministic", "leaves-children")
 MODELS = ("posix", "ext4", "xfs", "btrfs")
-LAYERS = ("kill", "double", "signal", *(f"power/{model}" for model in MODELS))
+FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
+LAYERS = (
+    *("kill", "double", "signal"),
+    *(f"power/{model}" for model in MODELS),
+    *(f"realfs/{file_system}" for file_system in FILE_SYSTEMS),
+)
 _KEYS = {"kind", "what", "train", "losses", "acknowledged", "final", "preload", "timeout", "call"}
 
 
@@ -84,9 +89,10 @@ def _expectations(name: str, entry: Mapping[str, Any]) -> dict[str, tuple[str, .
     if entry["kind"] == "correct":
         return dict.fromkeys(LAYERS, ())
     claims: dict[str, Sequence[str]] = dict(entry.get("expect", {}))
-    if "power" in claims:
-        everywhere = claims.pop("power")
-        claims = {f"power/{model}": everywhere for model in MODELS} | claims
+    for group, members in (("power", MODELS), ("realfs", FILE_SYSTEMS)):
+        if group in claims:
+            everywhere = claims.pop(group)
+            claims = {f"{group}/{member}": everywhere for member in members} | claims
     unknown = claims.keys() - set(LAYERS)
     if unknown:
         raise ValueError(f"{name}: no layer is called {sorted(unknown)}")
