@@ -57,6 +57,8 @@ def power(setting: Setting) -> list[Figure]:
     save = max(1, subject.keep_ckpts)  # the first with retention at work
     with worker_pool(setting.jobs, env=dict(subject.env)) as (executor, temp):
         subject, baseline = _baseline(subject, executor, temp, jobs=setting.jobs)
+        for ready in [executor.submit(tasks.preload, subject) for _ in range(setting.jobs)]:
+            ready.result()  # to import torch in every worker is no part of exploring
         found = explored(
             subject, baseline, executor, temp, models=MODELS, save=save, jobs=setting.jobs
         )

@@ -18,6 +18,7 @@ from harness.signatures import signature_of
 from harness.subjects import Subject
 
 RECORDS_PER_SIGNATURE = 20
+PIECES_A_WORKER = 16  # states lie unevenly along a run; what a worker has learned it keeps
 
 
 @dataclass(slots=True)
@@ -68,17 +69,19 @@ def start_power(
         return None
     if stretches is None:
         stretches = planning.operations_of_saves(baseline, saves)
+    jobs = campaign.options.jobs
     pieces = [
         piece
         for first, last in stretches
         for piece in planning.shared_out(
             first,
             baseline.operations if last < 0 else last,
-            pieces=campaign.options.jobs if len(stretches) == 1 else 1,
+            pieces=PIECES_A_WORKER * jobs if len(stretches) == 1 and jobs > 1 else 1,
         )
     ]
     started = []
-    for number, (first, last) in enumerate(pieces):
+    # The last first: what is pending grows along a save, and the longest must not begin last.
+    for number, (first, last) in reversed(list(enumerate(pieces))):
         explorations = tuple(
             Exploration(
                 subject=subject,
@@ -99,6 +102,7 @@ def start_power(
         told = campaign.told(f"{subject.name}-power-{number}")
         future = campaign.executor.submit(tasks.explore_task, explorations, told, campaign.deadline)
         started.append(Piece(explorations, future, told))
+    started.reverse()
     return Started(subject, tuple(started))
 
 
