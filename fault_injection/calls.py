@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 
 from fault_injection import calls_content, calls_meta, calls_refused
+from fault_injection.calls_content import O_PATH
 from fault_injection.procfs import AT_FDCWD, Location, View, fd_status, fd_text, signed
 from fault_injection.requests import Request
 from fault_injection.seccomp import Match, read_c_string, read_memory
@@ -22,7 +23,7 @@ Arguments = tuple[int, int, int, int, int, int]
 Decoder = Callable[[View, int, str, Arguments], Request | None]
 
 O_CREAT, O_EXCL, O_TRUNC = 0o100, 0o200, 0o1000
-O_TMPFILE_BIT, O_PATH = 0o20000000, 0o10000000  # the same on both machines
+O_TMPFILE_BIT = 0o20000000  # the same on both machines
 AT_SYMLINK_NOFOLLOW, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_EMPTY_PATH = 0x100, 0x200, 0x400, 0x1000
 RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
 _RESOLVE_IN_ROOT = 0x10

@@ -17,7 +17,7 @@ from fault_injection.seccomp import Match, duplicate_fd, read_c_string, read_mem
 from fault_injection.syscalls import NUMBERS
 from fault_injection.trace import Kind
 
-_O_PATH = 0o10000000  # the same on both machines
+O_PATH = 0o10000000  # the same on both machines
 
 Arguments = tuple[int, int, int, int, int, int]
 
@@ -315,7 +315,7 @@ def _fsync(view: View, tid: int, name: str, args: Arguments) -> Request | None:
 def _is_a_path_only(tid: int, fd: int) -> bool:
     """Opened with O_PATH: the sync fails with EBADF, whatever the program makes of that."""
     info = fd_info(tid, fd)
-    return info is None or bool(info.flags & _O_PATH)
+    return info is None or bool(info.flags & O_PATH)
 
 
 def _sync(view: View, tid: int, name: str, args: Arguments) -> Request | None:

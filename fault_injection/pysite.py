@@ -23,8 +23,6 @@ _LIBRARIES = (
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Above these a program that was forked or called has no callers of its own.
 _NO_CALLERS = ("<", _HERE + "/", os.path.join(os.path.dirname(_HERE), "harness") + "/")
-
-
 _CALLED_FROM, _AT = " < ", " @"
 _DEPTH = 8
 

@@ -28,10 +28,10 @@ from fault_injection.calls import (
     AT_SYMLINK_NOFOLLOW,
     O_CREAT,
     O_EXCL,
-    O_PATH,
     O_TRUNC,
     open_how,
 )
+from fault_injection.calls_content import O_PATH
 from fault_injection.overlay import Overlay
 from fault_injection.procfs import AT_FDCWD, View, fd_text, lstat, signed
 from fault_injection.requests import Request

@@ -158,9 +158,9 @@ class Campaign:
             raise
         finally:
             done = [outcomes[i] for i in sorted(outcomes)]
-            self._take_down(subject, baseline, layer, chosen, done)
-            self.count(layer, done, seconds=time.monotonic() - began)
-        return done
+            reached = self._take_down(subject, baseline, layer, chosen, done)
+            self.count(layer, reached, seconds=time.monotonic() - began)
+        return reached
 
     def _take_down(
         self,
@@ -169,7 +169,8 @@ class Campaign:
         layer: str,
         chosen: Sequence[Case],
         done: Sequence[Outcome],
-    ) -> None:
+    ) -> list[Outcome]:
+        """Record what ended, and say what is left out. The outcomes that count."""
         if len(done) < len(chosen):
             self.notes.append(
                 f"{subject.name} {layer}: {len(chosen) - len(done)} of {len(chosen)} cases were "
@@ -182,9 +183,9 @@ class Campaign:
                 f"counted: threads took turns in another way in each of {TRIES} tries, and did not "
                 "come to the place of the second fault"
             )
-        done = reached
-        for outcome in done:
+        for outcome in reached:
             self.record(subject, baseline, layer, outcome)
+        return reached
 
     def each(
         self, futures: Sequence[Future[T]], *, waiting: Callable[[], None] = lambda: None

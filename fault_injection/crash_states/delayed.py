@@ -5,13 +5,17 @@ its bytes have no place on the disk yet (delayed allocation). Bytes written into
 file already has are left in the page cache: an append within the last block of what was synced, a
 file that is used again and written over, one that was preallocated.
 
-What the file system may have written by itself, of
-its own accord, is not taken for written.
+What the file system may have written of its own accord is not taken for written.
 """
 
 from collections.abc import Sequence
 
-from fault_injection.crash_states.history import SYNC_KINDS, History, happened_before
+from fault_injection.crash_states.history import (
+    SYNC_KINDS,
+    History,
+    covers_data,
+    happened_before,
+)
 from fault_injection.trace import Kind, Operation
 
 BLOCK_BYTES = 4096
@@ -48,14 +52,6 @@ def _syncs(op: Operation, inode: int) -> bool:
     if op.kind is Kind.SYNC:
         return True
     return op.inode == inode and (op.kind in SYNC_KINDS or bool(op.synced))
-
-
-def covers_data(sync: Operation, op: Operation) -> bool:
-    """Whether ``sync`` is for the content ``op``, which had returned when it began.
-
-    The kernel syncs only the range that an O_SYNC write wrote.
-    """
-    return op.index == sync.index or (not sync.synced and happened_before(op, sync))
 
 
 def _extent(offset: int, size: int) -> Extent:

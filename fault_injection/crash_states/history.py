@@ -218,6 +218,14 @@ def happened_before(first: Operation, second: Operation) -> bool:
     return first.ended < second.began
 
 
+def covers_data(sync: Operation, op: Operation) -> bool:
+    """Whether ``sync`` is for the content ``op``, which had returned when it began.
+
+    The kernel syncs only the range that an O_SYNC write wrote.
+    """
+    return op.index == sync.index or (not sync.synced and happened_before(op, sync))
+
+
 def _linked(trace: Trace) -> frozenset[int]:
     seen: dict[int, int] = {}
     for node in trace.start.values():

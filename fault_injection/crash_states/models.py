@@ -40,13 +40,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fault_injection.crash_states.delayed import covers_data
 from fault_injection.crash_states.history import (
     DATA_KINDS,
     SYNC_KINDS,
     History,
     NameOp,
     Slot,
+    covers_data,
     happened_before,
 )
 from fault_injection.trace import FileType, Kind, Operation

@@ -401,9 +401,19 @@ def test_writes_without_end_are_bounded(tmp_path: Path) -> None:
 def test_what_others_write_on_the_file_system_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = iter([1 << 40])
-    monkeypatch.setattr(supervision.Supervision, "_free_bytes", lambda _self: next(free, 1 << 39))
-    attempt = shell(tmp_path, "sleep 0.2", tree_limit_bytes=1 << 20)
+    """The program ends once the bounds have been looked at twice."""
+    looked = tmp_path / "looked"
+    free = iter([1 << 40, *[1 << 39] * 4])
+
+    def free_bytes(_self: object) -> int:
+        left = next(free, None)
+        if left is None:
+            looked.touch()
+        return left or 1 << 39
+
+    monkeypatch.setattr(supervision.Supervision, "_free_bytes", free_bytes)
+    program = "while [ ! -e looked ]; do sleep 0.01; done"
+    attempt = shell(tmp_path, program, tree_limit_bytes=1 << 20)
     assert (attempt.bounded, attempt.exit_code) == ("", 0)
 
 
