@@ -56,7 +56,7 @@ class Judge:
     ``shown`` are the losses and acknowledgements of the recorded run with the ordinal of what the
     world had seen by then (:func:`shown_events`): an event counts once it has seen as many.
     ``equal_reads`` False runs every state for real; ``check_every`` n runs one of n states that
-    were answered by equal reads all the same.
+    were answered by equal reads all the same. ``acknowledged`` are the operations that did so.
     """
 
     subject: Subject
@@ -69,16 +69,14 @@ class Judge:
     counts: Counts = field(default_factory=Counts)
     known: Known[Resumed] = field(default_factory=Known)
     complete: set[tuple[int, StepKey]] = field(default_factory=set)
+    acknowledged: frozenset[int] = field(init=False)
     _remembered: dict[tuple[str, int], list[Finding]] = field(default_factory=dict)
     _rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
         self._rng.seed(self.seed)
-
-    @property
-    def acknowledged(self) -> frozenset[int]:
-        """The operations that acknowledged a save."""
-        return frozenset(event.operation for _, event in self.shown if event.kind == "ack")
+        acks = (event for _, event in self.shown if event.kind == "ack")
+        self.acknowledged = frozenset(event.operation for event in acks)
 
     def findings(self, state: State) -> list[Finding]:
         """The broken invariants of a state, remembered by its identity."""

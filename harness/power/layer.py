@@ -124,10 +124,9 @@ def collect_power(campaign: Campaign, started: Started, *, stopping: bool = Fals
         states = sum(piece.judged() for piece in left)
         campaign.progress.working(f"{states:,} states judged")
 
-    failed = False
     for position, explored in campaign.each(futures, waiting=waiting):
         _take_down(campaign, left[position], explored)
-        failed = failed or bool(explored and explored[-1].failed)
+        failed = any(one.failed for one in explored)
         campaign.stopped |= campaign.options.fail_fast and failed
         waiting()
         campaign.progress.advance(failed=failed)

@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,26 @@ def test_spare_ones_that_stand_in_for_each_other_are_told_from_those_that_may_al
     found = spared(search(build, "posix"))
     assert words(found.spare) == ["#2 fsync state.tmp x1", "#3 fdatasync state.tmp x1"]
     assert not found.all_spare
+
+
+def test_two_calls_of_one_helper_are_two_lines() -> None:
+    """One directory fsync before the rename, which nobody needs, and one after it."""
+    build = Build()
+    stacks = {}
+    for number in range(1, 4):
+        build.create("state.tmp", b"state %d" % number)
+        build.fsync("state.tmp")
+        stacks[build.fsync()] = "a.py:2 sync() < a.py:9 save() @4,8"
+        build.rename("state.tmp", "state")
+        stacks[build.fsync()] = "a.py:2 sync() < a.py:11 save() @4,8"
+        build.output(f"saved step={number}\n")
+    for index, stack in stacks.items():
+        build.operations[index] = replace(
+            build.operations[index], site="a.py:2 sync()", stack=stack
+        )
+    found = spared(search(build, "ext4"))
+    assert [(s.site, s.times) for s in found.spare] == [("a.py:2 sync() from a.py:9 save()", 3)]
+    assert ("a.py:2 sync() from a.py:11 save()", 3) in [(s.site, s.times) for s in found.needed]
 
 
 def test_states_that_miss_one_fsync_share_a_signature_whatever_they_lost() -> None:
