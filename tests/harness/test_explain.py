@@ -1,6 +1,7 @@
 """Which fsyncs mend a program and which nobody needs; and ``durability explain`` as it is used."""
 
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -249,7 +250,8 @@ def test_explain_of_a_program_that_is_correct(
     assert cli.main(["explain", subject(tmp_path, synced=True), "--models", "xfs"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].startswith("power/xfs none of ")
-    assert "#4 fsync state.tmp train.py:12" in lines[1]
+    # Where in the trace it stands depends on how many writes a printed line takes.
+    assert re.search(r"#\d+ fsync state\.tmp train\.py:12", lines[1])
     assert lines[3] == "each of its syncs is needed"
 
 
@@ -266,11 +268,13 @@ def test_explain_of_a_bundle_names_the_order_and_the_fsync_to_add(
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].startswith("why small/power-xfs@")
     needs = next(line for line in lines if line.startswith("needs"))
-    assert needs.startswith("needs fsync(the root directory) between #5 rename state.tmp -> state")
+    between = r"needs fsync\(the root directory\) between #\d+ rename state\.tmp -> state and "
+    assert re.match(between, needs)
     assert "train.py:13" in needs
     adds = [line for line in lines if line.startswith("add")]
     assert len(adds) == 1
-    assert adds[0].startswith("add fsync(the root directory) after #5 rename state.tmp -> state")
+    after = r"add fsync\(the root directory\) after #\d+ rename state\.tmp -> state"
+    assert re.match(after, adds[0])
     assert lines[-2] == "then no state fails; no smaller set does"
 
 
