@@ -1,4 +1,4 @@
-"""sha256 beside the work: in another thread while writing, a file a core while verifying.
+"""sha256 beside the work: in other threads while writing, a file a core while verifying.
 
 ``hashlib`` releases the GIL, so on two cores the hash hides behind the disk. Small amounts are
 hashed in line: a thread costs more than they do, and a forked child with no thread is simpler.
@@ -6,11 +6,12 @@ hashed in line: a thread costs more than they do, and a forked child with no thr
 
 import hashlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tinyllm.durable import Bytes
 
@@ -19,6 +20,57 @@ T = TypeVar("T")
 # Below this a thread costs more than the hash.
 INLINE_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
+
+
+class Hashing(Protocol):
+    """How a file that is being written comes to its sha256."""
+
+    def update(self, batch: Sequence[Bytes]) -> None:
+        """These bytes were given to the file, after all those before."""
+
+    def hexdigest(self) -> str:
+        """The digest of them all."""
+
+
+class HashAhead:
+    """The sha256 of ``content`` that lies in memory already, in a thread that starts at once.
+
+    The writing need not have begun, so that a core is at work while an earlier file waits for its
+    fsync. ``content`` must not change until :meth:`hexdigest`; leaving the context ends the thread.
+    """
+
+    def __init__(self, content: Iterable[Bytes]) -> None:
+        self._content = content
+        self._digest = hashlib.sha256()
+        self._given_up = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._whole = self._pool.submit(self._add_all)
+
+    def __enter__(self) -> "HashAhead":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._given_up.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def update(self, batch: Sequence[Bytes]) -> None:
+        """Nothing: the content is known."""
+
+    def hexdigest(self) -> str:
+        """Wait for the end of the content, and give the digest."""
+        self._whole.result()
+        return self._digest.hexdigest()
+
+    def _add_all(self) -> None:
+        for piece in self._content:
+            if self._given_up.is_set():
+                return
+            self._digest.update(piece)
 
 
 class HashBeside:

@@ -72,7 +72,7 @@ def lay_out(tensors: Sequence[tuple[str, "Tensor"]], *, metadata: Mapping[str, s
         header=header,
         tensors=tuple(tensor for _, tensor in ordered),
         size_bytes=len(header) + offset,
-        copies=not all(tensor.is_contiguous() for _, tensor in ordered),
+        copies=not all(_is_own_memory(tensor) for _, tensor in ordered),
     )
 
 
@@ -99,7 +99,7 @@ def pieces(layout: Layout) -> Iterator[bytes | memoryview]:
 def _tensor_pieces(tensor: "Tensor") -> Iterator[memoryview]:
     if tensor.numel() == 0:
         return
-    if tensor.is_contiguous() and tensor.device.type == "cpu":
+    if _is_own_memory(tensor):
         view = _memory(tensor)
         for start in range(0, len(view), PIECE_BYTES):
             yield view[start : start + PIECE_BYTES]
@@ -113,6 +113,11 @@ def _tensor_pieces(tensor: "Tensor") -> Iterator[memoryview]:
     for start in range(0, rows, step):
         part = tensor[start] if step == 1 else tensor[start : start + step]
         yield from _tensor_pieces(part)
+
+
+def _is_own_memory(tensor: "Tensor") -> bool:
+    """Whether the file's bytes are the tensor's memory, to be written as it lies."""
+    return tensor.is_contiguous() and tensor.device.type == "cpu"
 
 
 def _memory(tensor: "Tensor") -> memoryview:

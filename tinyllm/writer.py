@@ -17,7 +17,7 @@ checkpoint is touched.
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from tinyllm.durable import (
     write_all,
 )
 from tinyllm.errors import StorageFailed
-from tinyllm.hashing import HashBeside
+from tinyllm.hashing import INLINE_BYTES, HashAhead, HashBeside, Hashing
 from tinyllm.manifest import (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -53,7 +53,7 @@ from tinyllm.reader import list_directory
 from tinyllm.retention import Line, remove_tree, retire
 from tinyllm.state import TrainerState, encode_state
 from tinyllm.tensor_files import FORMAT_NAME
-from tinyllm.tensors import PIECE_BYTES, lay_out, pieces
+from tinyllm.tensors import PIECE_BYTES, Layout, lay_out, pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,12 +167,11 @@ def write_files(stage: Directory, snapshot: Snapshot) -> dict[str, FileEntry]:
         "optimizer": snapshot.optimizer_name,
         "step": str(snapshot.step),
     }
-    files = {
-        MODEL_FILE: write_tensors(
-            stage, MODEL_FILE, snapshot.parameters, metadata={"format": "pt"}
-        ),
-        OPTIMIZER_FILE: write_tensors(stage, OPTIMIZER_FILE, snapshot.optimizer, metadata=metadata),
+    layouts = {
+        MODEL_FILE: laid_out(stage, MODEL_FILE, snapshot.parameters, metadata={"format": "pt"}),
+        OPTIMIZER_FILE: laid_out(stage, OPTIMIZER_FILE, snapshot.optimizer, metadata=metadata),
     }
+    files = write_tensors(stage, layouts)
     small = {
         CONFIG_FILE: snapshot.config,
         TOKENIZER_FILE: snapshot.tokenizer,
@@ -181,38 +180,62 @@ def write_files(stage: Directory, snapshot: Snapshot) -> dict[str, FileEntry]:
     }
     for file, data in small.items():
         if data is not None:
-            files[file] = write_file(stage, file, [data], size_bytes=len(data))
+            with HashBeside(size_bytes=len(data)) as hashing:
+                files[file] = write_file(stage, file, [data], size_bytes=len(data), hashing=hashing)
     return files
 
 
-def write_tensors(
+def laid_out(
     stage: Directory,
     file: str,
     tensors: Sequence[tuple[str, "Tensor"]],
     *,
     metadata: dict[str, str],
-) -> FileEntry:
-    """One safetensors file, streamed from the tensors' own memory."""
+) -> Layout:
+    """What ``file`` will hold."""
     try:
-        layout = lay_out(tensors, metadata=metadata)
+        return lay_out(tensors, metadata=metadata)
     except ValueError as error:
         raise StorageFailed(stage.at(file), f"cannot be written: {error}") from error
-    lag = _LAG_BATCHES if layout.copies else 0
-    return write_file(stage, file, pieces(layout), size_bytes=layout.size_bytes, lag=lag)
+
+
+def write_tensors(stage: Directory, layouts: dict[str, Layout]) -> dict[str, FileEntry]:
+    """The safetensors files, one after the other, streamed from the tensors' own memory.
+
+    Their hashes all begin with the first file: later, they would be what the save waits for.
+    """
+    files = {}
+    with ExitStack() as stack:
+        hashings = {file: stack.enter_context(hashing_of(each)) for file, each in layouts.items()}
+        for file, layout in layouts.items():
+            files[file] = write_file(
+                stage,
+                file,
+                pieces(layout),
+                size_bytes=layout.size_bytes,
+                hashing=hashings[file],
+            )
+    return files
+
+
+def hashing_of(layout: Layout) -> AbstractContextManager[Hashing]:
+    """Ahead of the writing where that needs no second copy of a tensor and is worth a thread."""
+    if layout.copies:
+        return HashBeside(size_bytes=layout.size_bytes, lag=_LAG_BATCHES)
+    if layout.size_bytes <= INLINE_BYTES:
+        return HashBeside(size_bytes=layout.size_bytes)
+    return HashAhead(pieces(layout))
 
 
 def write_file(
-    stage: Directory, file: str, content: Iterable[Bytes], *, size_bytes: int, lag: int = 0
+    stage: Directory, file: str, content: Iterable[Bytes], *, size_bytes: int, hashing: Hashing
 ) -> FileEntry:
     """Write, hash and fsync one file of ``size_bytes``."""
     path = stage.at(file)
-    with (
-        created_file(stage, file) as fd,
-        HashBeside(size_bytes=size_bytes, lag=lag) as beside,
-    ):
+    with created_file(stage, file) as fd:
         done = 0
         for batch in _batches(content):
-            beside.update(batch)
+            hashing.update(batch)
             write_all(fd, batch, path=path)
             size = sum(len(piece) for piece in batch)
             if size_bytes > _EARLY_WRITEBACK_BYTES:
@@ -221,7 +244,7 @@ def write_file(
         point("save.file-written")
         sync_file(fd, path=path)
         point("save.file-synced")
-        return FileEntry(sha256=beside.hexdigest(), size=size_bytes)
+        return FileEntry(sha256=hashing.hexdigest(), size=size_bytes)
 
 
 def write_manifest(stage: Directory, step: int, files: dict[str, FileEntry]) -> None:

@@ -75,9 +75,18 @@ def paired(
     *,
     rounds: int,
     before: Callable[[], object] = lambda: None,
+    warm_up: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Pair:
-    """Measure both ``rounds`` times, in turn; ``before`` is called before each and not timed."""
+    """Measure both ``rounds`` times, in turn; ``before`` is called before each and not timed.
+
+    ``warm_up`` does both once before: the first to fill memory that a virtual machine has not
+    touched yet waits for its host.
+    """
+    if warm_up:
+        for do in (first, second):
+            before()
+            do()
     taken: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         order = (0, 1) if number % 2 == 0 else (1, 0)

@@ -7,7 +7,9 @@ import os
 import resource
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import pytest
 import torch
 
 from tests.tinyllm import checkpoints
-from tests.tinyllm.checkpoints import found_step, in_child, make_ckpt, names, save, tree
+from tests.tinyllm.checkpoints import found_step, in_child, make_ckpt, names, save, snapshot, tree
 from tinyllm import tensors, writer
 from tinyllm.errors import StorageFailed
+from tinyllm.hashing import HashAhead
 from tinyllm.paths import MANIFEST
 from tinyllm.retention import Line
 from tinyllm.verification import verify_directory
@@ -462,26 +465,73 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "PIECE_BYTES", 64)
     monkeypatch.setattr(writer, "_EARLY_WRITEBACK_BYTES", 0)
     monkeypatch.setattr("tinyllm.hashing.INLINE_BYTES", 0)
+    monkeypatch.setattr(writer, "INLINE_BYTES", 0)
 
 
-@pytest.mark.usefixtures("small_batches")
+@pytest.fixture(params=["contiguous", "copied"])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors whose memory is the file's bytes, and such that must be copied piece by piece."""
+    if request.param == "copied":
+        return  # one of the tensors is a transposed view
+    monkeypatch.setattr(checkpoints, "snapshot", contiguous_snapshot)
+
+
+def contiguous_snapshot(step: int, *, line: int = 0) -> Snapshot:
+    """A checkpoint of which no tensor has to be copied."""
+    made = snapshot(step, line=line)
+    return replace(
+        made,
+        parameters=[(name, tensor.contiguous()) for name, tensor in made.parameters],
+        optimizer=[(name, tensor.contiguous()) for name, tensor in made.optimizer],
+    )
+
+
+@pytest.mark.usefixtures("layout")
 def test_a_large_checkpoint_is_the_same_bytes_as_a_small_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    large = make_ckpt(tmp_path / "large")
-    save(large, 4)
-    monkeypatch.undo()
     small = make_ckpt(tmp_path / "small")
     save(small, 4)
+    request.getfixturevalue("small_batches")
+    large = make_ckpt(tmp_path / "large")
+    save(large, 4)
     assert tree(large) == tree(small)
+    assert verify_directory(str(large / "step-000004")).verifies
 
 
 @pytest.mark.usefixtures("small_batches")
+def test_both_hashes_of_a_large_checkpoint_run_while_its_first_file_is_synced(
+    ckpt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    real = writer.sync_file
+
+    def sync(fd: int, *, path: str) -> None:
+        if not seen:
+            for hashing in hashings:
+                seen.append(hashing.hexdigest())
+        real(fd, path=path)
+
+    hashings: list[HashAhead] = []
+
+    class Known(HashAhead):
+        def __init__(self, content: Any) -> None:
+            super().__init__(content)
+            hashings.append(self)
+
+    monkeypatch.setattr(writer, "HashAhead", Known)
+    monkeypatch.setattr(writer, "sync_file", sync)
+    save_checkpoint(ckpt, contiguous_snapshot(4), keep_ckpts=None, announce=print, line=Line())
+    step = ckpt / "step-000004"
+    assert seen == [
+        hashlib.sha256((step / file).read_bytes()).hexdigest() for file in FILE_ORDER[:2]
+    ]
+
+
+@pytest.mark.usefixtures("small_batches", "layout")
 def test_an_error_in_the_middle_of_a_large_file_leaves_no_thread_and_no_file(
     ckpt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     before = threading.active_count()
     with monkeypatch.context() as patch:
         Watched(patch, fail_at=6, number=errno.ENOSPC)

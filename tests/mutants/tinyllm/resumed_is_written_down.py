@@ -10,14 +10,14 @@ BREAKS = "same-final"
 LAYERS = ("point", "kill")
 
 
-real_restore, real_write = trainer.restore, writer.write_tensors
+real_restore, real_write = trainer.restore, writer.laid_out
 
 
 def restored(*arguments: Any, **more: Any) -> Training:
     def write(*arguments: Any, metadata: dict[str, str]) -> Any:
         return real_write(*arguments, metadata=metadata | {"resumed": "yes"})
 
-    writer.write_tensors = write
+    writer.laid_out = write
     return real_restore(*arguments, **more)
 
 
