@@ -10,6 +10,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from fault_injection import calls_content, calls_meta, calls_refused
 from fault_injection.calls_content import O_PATH
@@ -93,19 +94,32 @@ def _openat(view: View, tid: int, name: str, args: Arguments) -> Request | None:
     return _open_path(view, tid, name, dirfd=signed(args[0]), address=args[1], flags=args[2])
 
 
-def open_how(tid: int, args: Arguments) -> tuple[int, int]:
-    """``flags`` and ``resolve`` of an openat2; zeros when its argument is no good."""
+class OpenHow(NamedTuple):
+    """The argument of an openat2."""
+
+    flags: int
+    mode: int
+    resolve: int
+
+
+def open_how(tid: int, args: Arguments) -> OpenHow:
+    """How an openat2 opens; zeros when its argument is no good."""
     how = read_memory(tid, args[2], _OPEN_HOW.size) if args[3] >= _OPEN_HOW.size else b""
     if len(how) < _OPEN_HOW.size:
-        return 0, 0
-    flags, _, resolve = _OPEN_HOW.unpack(how)
-    return flags, resolve
+        return OpenHow(0, 0, 0)
+    return OpenHow(*_OPEN_HOW.unpack(how))
 
 
 def _openat2(view: View, tid: int, name: str, args: Arguments) -> Request | None:
-    flags, resolve = open_how(tid, args)
+    how = open_how(tid, args)
     return _open_path(
-        view, tid, name, dirfd=signed(args[0]), address=args[1], flags=flags, resolve=resolve
+        view,
+        tid,
+        name,
+        dirfd=signed(args[0]),
+        address=args[1],
+        flags=how.flags,
+        resolve=how.resolve,
     )
 
 

@@ -25,6 +25,14 @@ class Overlay:
             above, _, name = above.rpartition(b"/")
             below = _join(name, below)
 
+    def is_gone(self, start: Path) -> bool:
+        """Whether nothing comes from ``start``, a path of the starting tree, any more."""
+        candidates = [start]
+        for at, source in self._entries.items():
+            if source is not None and _is_within(start, source):
+                candidates.append(_join(at, start[len(source) :].lstrip(b"/")))
+        return all(self.origin(path) != start for path in candidates)
+
     def own(self, path: Path) -> None:
         """The program has made, emptied or removed what is here."""
         self._forget(path)

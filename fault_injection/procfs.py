@@ -216,6 +216,13 @@ def fd_info(tid: int, fd: int) -> FdInfo | None:
     return FdInfo(int(words[1]), int(words[3], 8))
 
 
+def umask(tid: int) -> int:
+    """The mode bits that a thread's new files do not get."""
+    with open(f"/proc/{tid}/status", "rb") as file:
+        words = file.read(256).split()
+    return int(words[words.index(b"Umask:") + 1], 8)
+
+
 def has_left(tid: int, number: int, args: tuple[int, ...]) -> bool | None:
     """Whether a thread that was let into a call is out of it again. None: it runs, so who knows.
 

@@ -10,6 +10,9 @@ stat      what a stat tells: type, length, mode; also the length that an append 
 content   the bytes: opened for reading, for writing without O_TRUNC, or executed
 listing   the names in a directory
 link      where a symbolic link points, also one met on the way
+replaced  nothing but whether a rename of a file can take this name: over nothing or over a file
+emptied   nothing but whether an O_CREAT with O_TRUNC gives an empty file here, of nothing or of a
+          file; ``emptied-644`` has the mode of one that it makes
 ========= ==========================================================================================
 
 What the attempt has made itself is no question: a path that it created, or emptied as it opened it,
@@ -33,7 +36,7 @@ from fault_injection.calls import (
 )
 from fault_injection.calls_content import O_PATH
 from fault_injection.overlay import Overlay
-from fault_injection.procfs import AT_FDCWD, View, fd_text, lstat, signed
+from fault_injection.procfs import AT_FDCWD, View, fd_text, lstat, signed, umask
 from fault_injection.requests import Request
 from fault_injection.seccomp import Notification, read_c_string
 from fault_injection.syscalls import NAMES, NUMBERS
@@ -104,6 +107,8 @@ _OF_DESCRIPTORS = {
 _OPENS = ("open", "openat", "openat2", "creat")
 _PAIRS = ("rename", "renameat", "renameat2", "link", "linkat")
 
+REPLACED, EMPTIED = "replaced", "emptied-"
+
 NOTIFY = frozenset(
     NUMBERS[name] for name in (*_ASKING, *_OF_DESCRIPTORS, *_OPENS, *_PAIRS) if name in NUMBERS
 )
@@ -121,6 +126,12 @@ class Reads:
     def questions(self) -> dict[bytes, frozenset[str]]:
         """Path in the starting tree to what was asked of it; sorted."""
         return {path: frozenset(self._questions[path]) for path in sorted(self._questions)}
+
+    def removed(self) -> frozenset[bytes]:
+        """The directories of the starting tree that it listed and that are gone from the tree."""
+        self._settle(-1)
+        listed = (path for path, words in self._questions.items() if "listing" in words)
+        return frozenset(path for path in listed if path and self._overlay.is_gone(path))
 
     def on_call(self, note: Notification) -> None:
         """Take down what a waiting call asks."""
@@ -208,20 +219,25 @@ class Reads:
     def _open(self, note: Notification, name: str) -> None:
         args, dirfd = note.args, AT_FDCWD
         if name == "openat2":
-            flags, _ = open_how(note.tid, args)
+            flags = open_how(note.tid, args).flags
         else:
             flags = {"open": args[1], "openat": args[2], "creat": O_CREAT | O_TRUNC | 1}[name]
         if name.startswith("openat"):
             dirfd = signed(args[0])
         path = read_c_string(note.tid, args[1 if name.startswith("openat") else 0])
         exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL
+        empties = flags & (O_CREAT | O_EXCL | O_TRUNC) == O_CREAT | O_TRUNC
         follow = not exclusive and not flags & os.O_NOFOLLOW
         found = self._walk(note.tid, dirfd, path, follow=follow)
         if found is None:
             return
         status = lstat(found)
-        if status is None or exclusive or flags & O_TRUNC or stat.S_ISDIR(status.st_mode):
+        if empties and (status is None or stat.S_ISREG(status.st_mode)):
+            self._ask(found, f"{EMPTIED}{_mode_made(note, name):o}")
+        elif status is None or exclusive or flags & O_TRUNC or stat.S_ISDIR(status.st_mode):
             self._ask(found, "exists")
+        elif flags & os.O_DIRECTORY and not stat.S_ISLNK(status.st_mode):
+            self._ask(found, "exists")  # it fails, whatever is in the file
         elif stat.S_ISLNK(status.st_mode):
             self._ask(found, "link")
         elif flags & O_PATH or flags & (_O_ACCMODE | _O_APPEND) == os.O_WRONLY | _O_APPEND:
@@ -234,6 +250,7 @@ class Reads:
         args = note.args
         at = name not in ("rename", "link")
         pairs = ((args[0], args[1]), (args[2], args[3])) if at else ((0, args[0]), (0, args[1]))
+        replaces = name in ("rename", "renameat") or (name == "renameat2" and not args[4])
         for dirfd, address in pairs:
             path = read_c_string(note.tid, address)
             fd = signed(dirfd) if at else AT_FDCWD
@@ -243,8 +260,16 @@ class Reads:
             if found is None:
                 continue
             status = lstat(found)
-            over = address == pairs[1][1] and status is not None and stat.S_ISDIR(status.st_mode)
-            self._ask(found, "listing" if over else "exists")
+            is_directory = status is not None and stat.S_ISDIR(status.st_mode)
+            if address == pairs[0][1]:
+                replaces &= status is not None and not is_directory
+                self._ask(found, "exists")
+            elif is_directory:
+                self._ask(found, "listing")
+            elif replaces and (status is None or stat.S_ISREG(status.st_mode)):
+                self._ask(found, REPLACED)
+            else:
+                self._ask(found, "exists")
 
     # Where a path leads.
 
@@ -302,6 +327,16 @@ class Reads:
             return True
         status = lstat(found[0] + b"/" + name)
         return status is None or not stat.S_ISLNK(status.st_mode)
+
+
+def _mode_made(note: Notification, name: str) -> int:
+    """The mode of a file that a waiting open makes."""
+    args = note.args
+    if name == "openat2":
+        mode = open_how(note.tid, args).mode
+    else:
+        mode = args[{"open": 2, "openat": 3, "creat": 1}[name]]
+    return mode & 0o7777 & ~umask(note.tid)
 
 
 def _has_happened(request: Request) -> bool:

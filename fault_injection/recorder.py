@@ -113,6 +113,12 @@ class Recorder:
         return None if self._reads is None else self._reads.questions()
 
     @property
+    def removed(self) -> frozenset[bytes]:
+        """With ``observe_reads``: the directories of the starting tree that were listed and are
+        gone; to be asked for while the tree still stands."""
+        return frozenset() if self._reads is None else self._reads.removed()
+
+    @property
     def seen(self) -> list[tuple[str, bytes, int, str]]:
         """What the world saw, in order: source, bytes, the operation's index (-1 in light mode,
         and before :meth:`finish`), and the place of the call that showed it."""

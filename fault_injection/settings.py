@@ -95,9 +95,11 @@ class Attempt:
     to happen, and is empty when it was not. ``seen`` is in the order in which the world could see
     it. ``cut`` names the sources of which only the beginning was kept. ``points`` are the
     failpoints passed, ``places`` the changing calls under root and the outputs (``output-...``),
-    ``name#n`` each, in order. ``left_behind`` are the command lines of processes that outlived the
-    main process and were killed. ``untraceable`` names the first call that cannot be recorded, and
-    why. ``bounded`` says which bound ended the attempt, ``start_error`` why it never began.
+    ``name#n`` each, in order. ``reads`` and ``removed`` (with ``observe_reads``) are what was asked
+    of the starting tree, and the directories of it that were listed and are gone. ``left_behind``
+    are the command lines of processes that outlived the main process and were killed.
+    ``untraceable`` names the first call that cannot be recorded, and why. ``bounded`` says which
+    bound ended the attempt, ``start_error`` why it never began.
     """
 
     exit_code: int | None = None
@@ -114,6 +116,7 @@ class Attempt:
     places: tuple[str, ...] = ()
     trace: Trace | None = None
     reads: Reads | None = None
+    removed: frozenset[bytes] = frozenset()
     left_behind: tuple[str, ...] = ()
     untraceable: str = ""
     bounded: str = ""

@@ -10,8 +10,8 @@ keeps *all whole*, *all lost* and one file at a time, as far as that goes, and t
 :class:`PlaceCount` says for each place what was taken, and whether it was a sample.
 
 States are given once each, by identity. The order is that of the places, and the same for the same
-seed. Consecutive places share nearly all their states, so sets that were done since the last change
-of content or output are not looked at again.
+seed. Consecutive places share nearly all their states: a set that was done is not looked at again
+before the world has seen more, or a file that the set shows has changed.
 """
 
 import itertools
@@ -75,15 +75,10 @@ def enumerate_states(
     space = space_of(trace, model, outputs)
     sets = _Sets(space, bound, seed)
     seen: set[tuple[int, int]] = set()
-    done: set[int] = set()
-    previous: Context | None = None
+    done = _Done(space)
     for context in space.contexts:
         chosen, allowed = sets.at(context)
-        if _content_or_output_changed(previous, context):
-            done.clear()
-        previous = context
-        fresh = [durable for durable in chosen if durable not in done]
-        done.update(fresh)
+        fresh = done.fresh(context, chosen)
         plan = _plan(space, context, fresh, bound, random.Random(f"{seed}/data/{context.place}"))
         looked_at = new = 0
         for durable, total, data in plan.combinations():
@@ -115,11 +110,44 @@ def enumerate_states(
             )
 
 
-def _content_or_output_changed(before: Context | None, after: Context) -> bool:
-    if before is None or before.outputs != after.outputs:
-        return True
-    pairs = ((before.pending, after.pending), (before.covered, after.covered))
-    return any(old is not new and old != new for old, new in pairs)
+class _Done:
+    """The sets that were looked at, and at which place; and where each file's content changed."""
+
+    def __init__(self, space: Space) -> None:
+        self._views = space.views
+        self._done: dict[int, int] = {}
+        self._changed: dict[int, int] = {}
+        self._last_change = -1
+        self._previous: Context | None = None
+
+    def fresh(self, context: Context, chosen: list[int]) -> list[int]:
+        """Those of ``chosen`` that may show something new, which are looked at now."""
+        before, self._previous = self._previous, context
+        if before is None or before.outputs != context.outputs:
+            self._done.clear()
+        else:
+            self._note_changes(before, context)
+        fresh = [durable for durable in chosen if not self._is_done(durable)]
+        self._done.update(dict.fromkeys(fresh, context.place))
+        return fresh
+
+    def _note_changes(self, before: Context, after: Context) -> None:
+        pairs = ((before.pending, after.pending), (before.covered, after.covered))
+        for old, new in pairs:
+            if old is new:
+                continue
+            for inode in old.keys() | new.keys():
+                if old.get(inode) != new.get(inode):
+                    self._changed[inode] = self._last_change = after.place
+
+    def _is_done(self, durable: int) -> bool:
+        at = self._done.get(durable)
+        if at is None:
+            return False
+        if at >= self._last_change:
+            return True
+        changed = self._changed
+        return all(changed.get(inode, -1) <= at for _, inode in self._views.of(durable).hot)
 
 
 class _Sets:

@@ -25,12 +25,12 @@ class View:
 
     constant: int
     hot: tuple[tuple[bytes, int], ...]
-    parts: "tuple[_Part, ...]"
+    parts: "tuple[Part, ...]"
     reach: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """One directory at one path in one version (a still directory brings its subtree along)."""
 
     constant: int
@@ -46,10 +46,11 @@ class Views:
         self.history = history
         self.hot = frozenset(history.data) | history.linked
         self.linked_any = bool(history.linked)
-        self._parts: dict[tuple[int, bytes, int], _Part] = {}
+        self._parts: dict[tuple[int, bytes, int], Part] = {}
         self._by_set: dict[int, View] = {}
         self._by_shape: dict[tuple[int, tuple[tuple[bytes, int], ...], int], View] = {}
         self._still: dict[int, bool] = {}
+        self._entries: dict[tuple[int, tuple[int, ...], int], Entry] = {}
 
     def of(self, durable: int) -> View:
         """The view of a set; equal views are the same object."""
@@ -62,7 +63,7 @@ class Views:
 
     def _build(self, durable: int) -> View:
         touch = self.history.touch
-        parts: list[_Part] = []
+        parts: list[Part] = []
         hot: list[tuple[bytes, int]] = []
         constant = reach = 0
         stack = [(b"", ROOT_INODE)]
@@ -87,7 +88,7 @@ class Views:
             view = self._by_shape[shape] = View(constant, shape[1], tuple(parts), reach)
         return view
 
-    def _part(self, directory: int, path: bytes, durable: int) -> _Part:
+    def _part(self, directory: int, path: bytes, durable: int) -> Part:
         history = self.history
         fixed: dict[bytes, Entry] = {}
         hot: list[tuple[bytes, int]] = []
@@ -110,7 +111,7 @@ class Views:
                 constant += below.constant
             else:
                 children.append((here, inode))
-        return _Part(constant, fixed, tuple(hot), tuple(children))
+        return Part(constant, fixed, tuple(hot), tuple(children))
 
     def _is_still(self, directory: int) -> bool:
         """Whether nothing at or below a directory ever changes in this trace."""
@@ -129,6 +130,13 @@ class Views:
 
     def entry(self, inode: int, indices: tuple[int, ...], link: int) -> Entry:
         """The entry of an inode whose content is that after ``indices``."""
+        key = (inode, indices, link)
+        found = self._entries.get(key)
+        if found is None:
+            found = self._entries[key] = self._entry(*key)
+        return found
+
+    def _entry(self, inode: int, indices: tuple[int, ...], link: int) -> Entry:
         history = self.history
         kind = history.types.get(inode, FileType.OTHER)
         mode = history.modes.get(inode, 0) & 0o7777

@@ -9,11 +9,12 @@ Questions are asked of the tree as it was before the attempt. What the attempt i
 decided by what it had seen until then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from fault_injection.crash_states import VisibleTree
+from fault_injection.crash_states import Entry, VisibleTree
+from fault_injection.reads import EMPTIED, REPLACED
 from fault_injection.trace import FileType
 
 T = TypeVar("T")
@@ -31,6 +32,9 @@ def answer(tree: VisibleTree, question: Question) -> Answer:
     """What ``tree`` answers: nothing more than the question asks for."""
     path, levels = question
     entry = tree.entries.get(path)
+    overwritten = _overwritten(tree, path, entry, levels)
+    if overwritten is not None:
+        return overwritten
     is_root = path in (b"", b".")
     if entry is None and not is_root:
         return ("absent", _why_absent(tree, path))
@@ -47,6 +51,30 @@ def answer(tree: VisibleTree, question: Question) -> Answer:
     elif "stat" in levels:
         found.append(_size(tree, path))
     return tuple(found)
+
+
+def _overwritten(
+    tree: VisibleTree, path: bytes, entry: Entry | None, levels: frozenset[str]
+) -> Answer | None:
+    """The answer where an attempt did no more than put a file in the place of one or of nothing.
+
+    None: it asked more, or there is something else, or a file with further names, which would
+    show what became of it.
+    """
+    if len(levels) != 1:
+        return None
+    [word] = levels
+    if word != REPLACED and not word.startswith(EMPTIED):
+        return None
+    if entry is None:
+        if _why_absent(tree, path) != "parent":
+            return None
+        mode = 0 if word == REPLACED else int(word.removeprefix(EMPTIED), 8)
+    elif entry.type is FileType.FILE and entry.link < 0:
+        mode = 0 if word == REPLACED else entry.mode  # an emptied file keeps its mode
+    else:
+        return None
+    return ("overwritten", mode)
 
 
 def _size(tree: VisibleTree, path: bytes) -> int:
@@ -74,30 +102,36 @@ class _Node(Generic[T]):
 
 
 class Known(Generic[T]):
-    """Attempts that were run, found again by the answers that a tree gives."""
+    """Outcomes of attempts that were run, found again by the answers that a tree gives."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
-        self.attempts = 0
 
     def find(self, tree: VisibleTree) -> T | None:
         """The outcome of an attempt all of whose questions ``tree`` answers alike, or None."""
+        return next(self.all(tree), None)
+
+    def all(self, tree: VisibleTree) -> Iterator[T]:
+        """Every such outcome."""
         waiting = [self._root]
         while waiting:
             node = waiting.pop()
             if node.outcome is not None:
-                return node.outcome
+                yield node.outcome
             for question, branches in node.branches.items():
                 following = branches.get(answer(tree, question))
                 if following is not None:
                     waiting.append(following)
-        return None
 
-    def add(self, tree: VisibleTree, questions: Sequence[Question], outcome: T) -> None:
-        """Keep an attempt that ran on ``tree`` and asked ``questions``."""
+    def add(self, tree: VisibleTree, questions: Sequence[Question], outcome: T) -> T:
+        """Keep the outcome of an attempt that ran on ``tree`` and asked ``questions``.
+
+        Returns the one that was kept before for the same answers, where there is one.
+        """
         node = self._root
         for question in questions:
             branches = node.branches.setdefault(question, {})
             node = branches.setdefault(answer(tree, question), _Node())
-        node.outcome = outcome
-        self.attempts += 1
+        if node.outcome is None:
+            node.outcome = outcome
+        return node.outcome

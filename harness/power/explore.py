@@ -27,7 +27,6 @@ from harness.power.reasons import lost_words, reason_of
 from harness.subjects import Subject
 from harness.underway import Told
 
-CHECK_EVERY = 50
 CAUSES = 24  # sought at most, and of one kind
 CAUSES_OF_A_KIND = 3
 FAILURES = 2000
@@ -126,7 +125,7 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
             scratch=scratch,
             shown=shown,
             equal_reads=exploration.equal_reads,
-            check_every=CHECK_EVERY,
+            check=True,
             seed=exploration.seed,
         )
         if exploration.subject.format == "tinyllm":
@@ -149,6 +148,7 @@ def explore(
     began = time.monotonic()
     prepared = prepare(exploration, scratch)
     judge, known = prepared.judge, prepared.judge.counts
+    judge.presume_nothing()
     judged, equal, checked = known.judged, known.equal_reads, known.checked
     counts: list[PlaceCount] = []
     told_of = _Failures(judge, exploration.plenty)
@@ -187,6 +187,11 @@ def explore(
             if exploration.fail_fast:
                 told.must_stop, cut = True, "--fail-fast"
                 break
+    while doubted := judge.doubted():
+        for state in doubted:
+            if findings := judge.findings(state):
+                told_of.add(state, findings)
+                singled = [case for case in singled if case != case_of(exploration, state)]
     here = [c for c in counts if _within(exploration, c.place)]
     narrowed = exploration.filter is not None or bool(cut) or passed_over > 0
     return Explored(

@@ -1,13 +1,15 @@
 """Judging crash states by the subject's own resume.
 
 A state is laid out as real files and the subject resumes on it, supervised, so that what it looked
-at is known. A state that answers alike takes that attempt (``equal_reads``); the invariants are
-computed for every state anew, from the acknowledgements its crash had let out and the attempt.
+at is known. A state that answers alike takes that attempt (``equal_reads``), also where it only
+differs in leftovers that are cleared away (``removals``). The invariants are computed for every
+state anew, from the acknowledgements its crash had let out and the attempt; states of one place
+that differ in nothing that either depends on share them (``Verdicts``).
 """
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fault_injection.attempt import Attempt, run_attempt
@@ -20,20 +22,34 @@ from harness.evidence import Finding, History, Step
 from harness.observation import Event, losses_of
 from harness.oracle import judge
 from harness.power.equal_reads import Known, Question, questions_of
-from harness.power.state_view import StepKey, layout_of, run_state
+from harness.power.removals import Removals
+from harness.power.state_view import StepKey, is_evidence, layout_of, no_evidence, run_state
+from harness.power.verdicts import Verdicts
 from harness.runner import settings, step_of, tree_is_final
 from harness.scratch import emptied, empty_temporary
 from harness.subjects import Subject
 from harness.tinyllm_state import read_run
 
+_OF_CONTENT = frozenset({"stat", "content"})
+
+# Of n states that equal reads answer, at most one in CHECK_EVERY is run all the same, and
+# CHECKED_OF_EACH_FOLD more for each e-fold of n.
+CHECK_EVERY, CHECKED_OF_EACH_FOLD = 50, 1
+
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """One resumed attempt on a crash state: the oracle's view of it, and the final artifacts."""
+    """One resumed attempt on a crash state: the oracle's view of it, and the final artifacts.
+
+    ``looked_into`` are the paths whose length or bytes it depends on; None: it may be any.
+    ``presumed`` are directories whose content is taken not to have mattered (``removals``).
+    """
 
     step: Step
     final: dict[str, str]
     tree_is_final: bool
+    looked_into: frozenset[bytes] | None = None
+    presumed: frozenset[bytes] = frozenset()
 
 
 @dataclass(slots=True)
@@ -55,8 +71,8 @@ class Judge:
 
     ``shown`` are the losses and acknowledgements of the recorded run with the ordinal of what the
     world had seen by then (:func:`shown_events`): an event counts once it has seen as many.
-    ``equal_reads`` False runs every state for real; ``check_every`` n runs one of n states that
-    were answered by equal reads all the same. ``acknowledged`` are the operations that did so.
+    ``equal_reads`` False runs every state for real; ``check`` runs a sample of those that were
+    answered by equal reads all the same. ``acknowledged`` are the operations that did so.
     """
 
     subject: Subject
@@ -64,17 +80,21 @@ class Judge:
     scratch: Path
     shown: tuple[tuple[int, Event], ...]
     equal_reads: bool = True
-    check_every: int = 0
+    check: bool = False
     seed: int = 0
     counts: Counts = field(default_factory=Counts)
     known: Known[Resumed] = field(default_factory=Known)
+    removals: Removals[Resumed] = field(default_factory=Removals)
+    verdicts: Verdicts = field(init=False)
     complete: set[tuple[int, StepKey]] = field(default_factory=set)
     acknowledged: frozenset[int] = field(init=False)
     _remembered: dict[tuple[str, int], list[Finding]] = field(default_factory=dict)
+    _presumed: list[tuple[State, frozenset[bytes]]] = field(default_factory=list)
     _rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
         self._rng.seed(self.seed)
+        self.verdicts = Verdicts(is_evidence if self.subject.format == "tinyllm" else no_evidence)
         acks = (event for _, event in self.shown if event.kind == "ack")
         self.acknowledged = frozenset(event.operation for event in acks)
 
@@ -90,8 +110,14 @@ class Judge:
         return not self.findings(state)
 
     def _judged(self, state: State) -> list[Finding]:
+        known = self.verdicts.find(state) if self.equal_reads else None
+        if known is not None:
+            self.counts.equal_reads += 1
+            if not self._is_to_be_checked():
+                self._presume(state, known[1])
+                return known[0]
         tree = state.tree()
-        resumed = self.resumed(tree)
+        resumed = self._checked(tree) if known is not None else self.resumed(tree)
         history = History(
             subject=self.subject,
             layer="power",
@@ -99,28 +125,86 @@ class Judge:
             final=resumed.final,
             tree_is_final=resumed.tree_is_final,
         )
-        return judge(history, self.baseline)
+        findings = judge(history, self.baseline)
+        self._presume(state, resumed.presumed)
+        if self.equal_reads and known is None and resumed.looked_into is not None:
+            self.verdicts.add(
+                state, findings, looked_into=resumed.looked_into, presumed=resumed.presumed
+            )
+        return findings
+
+    def _presume(self, state: State, directories: frozenset[bytes]) -> None:
+        if directories:
+            self._presumed.append((state, directories))
+
+    def presume_nothing(self) -> None:
+        """An exploration begins: what others have judged is not its own."""
+        self._presumed.clear()
+
+    def doubted(self) -> list[State]:
+        """The states whose verdict presumed that a directory does not matter which has mattered
+        since. They are forgotten, to be judged again."""
+        doubted = [s for s, directories in self._presumed if directories & self.removals.material]
+        if doubted:
+            self._presumed = [
+                (s, directories)
+                for s, directories in self._presumed
+                if not directories & self.removals.material
+            ]
+            self.verdicts.forget()
+        for state in doubted:
+            self._remembered.pop(state.identity, None)
+        return doubted
 
     def resumed(self, tree: VisibleTree) -> Resumed:
         """The resumed attempt on a tree, run for real or known to run alike."""
-        found = self.known.find(tree) if self.equal_reads else None
-        if found is None:
-            self.counts.judged += 1
-            resumed, questions = self.run(tree)
-            if self.equal_reads and questions is not None:
-                self.known.add(tree, questions, resumed)
-            return resumed
-        self.counts.equal_reads += 1
-        if self.check_every and self._rng.randrange(self.check_every) == 0:
-            self.counts.checked += 1
-            again, _ = self.run(tree)
-            late = again.step.timed_out or found.step.timed_out  # that says nothing of the tree
-            if not late and _essence(again) != _essence(found):
-                raise EqualReadsWrong(
-                    f"{self.subject.name}: two crash states that answered all questions alike "
-                    f"did not run alike: {_essence(again)} and {_essence(found)}"
-                )
-        return found
+        found = self._alike(tree) if self.equal_reads else None
+        if found is not None:
+            self.counts.equal_reads += 1
+            return self._checked(tree) if self._is_to_be_checked() else found
+        self.counts.judged += 1
+        resumed, questions, removed = self.run(tree)
+        if self.equal_reads and questions is not None:
+            self.known.add(tree, questions, resumed)
+            self.verdicts.ask(questions)
+            self.removals.add(
+                tree,
+                questions,
+                removed,
+                essence=_essence(resumed),
+                outcome=resumed if resumed.step.succeeded else None,
+            )
+        return resumed
+
+    def _alike(self, tree: VisibleTree) -> Resumed | None:
+        found = self.known.find(tree)
+        if found is not None:
+            return found
+        outcome = self.removals.find(tree)
+        return None if outcome is None else replace(outcome[0], presumed=outcome[1])
+
+    def _is_to_be_checked(self) -> bool:
+        """Whether a state that equal reads answered is run all the same."""
+        likely = min(1 / CHECK_EVERY, CHECKED_OF_EACH_FOLD / self.counts.equal_reads)
+        return self.check and self._rng.random() < likely
+
+    def _checked(self, tree: VisibleTree) -> Resumed:
+        """A tree that equal reads answered, run. Raises :class:`EqualReadsWrong`."""
+        self.counts.checked += 1
+        found = self._alike(tree)
+        again, _, _ = self.run(tree)
+        if found is None or again.step.timed_out or found.step.timed_out:  # it tells nothing
+            return again
+        if _essence(again) == _essence(found):
+            return found
+        if found.presumed:
+            self.removals.material |= found.presumed
+            return again
+        raise EqualReadsWrong(
+            f"{self.subject.name}: two crash states that answered all questions alike did not run "
+            f"alike: {_essence(again)} and {_essence(found)}. With --no-equal-reads every state "
+            "is run"
+        )
 
     def crash(self, state: State, tree: VisibleTree) -> Step:
         """The attempt that the power loss ended, as the oracle sees it."""
@@ -156,13 +240,16 @@ class Judge:
             verified = read_run(root, seen=()).complete
             self.complete |= {(step, key) for step, key in keys if step in verified}
 
-    def run(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...] | None]:
-        """Resume on a tree for real; what came of it, and what it looked at (None: not known)."""
-        resumed, questions, _ = self.run_kept(tree)
-        return resumed, questions
+    def run(
+        self, tree: VisibleTree
+    ) -> tuple[Resumed, tuple[Question, ...] | None, frozenset[bytes]]:
+        """Resume on a tree for real; what came of it, what it looked at (None: not known), and
+        the directories that it listed and removed."""
+        resumed, questions, attempt = self.run_kept(tree)
+        return resumed, questions, attempt.removed
 
     def run_kept(self, tree: VisibleTree) -> tuple[Resumed, tuple[Question, ...] | None, Attempt]:
-        """Like :meth:`run`, and the attempt itself."""
+        """Resume on a tree for real: what came of it, what it looked at, and the attempt."""
         empty_temporary()
         root = emptied(self.scratch / "root")
         materialize(tree, str(root))
@@ -189,14 +276,16 @@ class Judge:
             path = name.encode("utf-8", "surrogateescape")
             if path not in asked:
                 questions.append((path, frozenset({"content"})))
-        return resumed, tuple(questions), attempt
+        looked_into = frozenset(path for path, levels in questions if levels & _OF_CONTENT)
+        return replace(resumed, looked_into=looked_into), tuple(questions), attempt
 
 
 def _essence(resumed: Resumed) -> tuple[object, ...]:
     """What two runs of one behaviour must share."""
     step = resumed.step
     told = tuple((e.kind, e.step, e.loss) for e in step.events)
-    return step.exit_code, step.signal, step.timed_out, told, tuple(sorted(resumed.final.items()))
+    final = tuple(sorted(resumed.final.items()))
+    return step.exit_code, step.signal, step.timed_out, told, final, step.after
 
 
 def shown_events(events: Iterable[Event]) -> tuple[tuple[tuple[int, Event], ...], tuple[int, ...]]:

@@ -16,6 +16,7 @@ from harness.tinyllm_state import RunState
 from tinyllm.paths import LATEST, classify, step_name
 
 _CKPT = CKPT.encode()
+_STEP = re.compile(rb"step-[0-9]{6}")
 _POINTER = re.compile(rb"step-([0-9]{6})\n")
 
 StepKey = tuple[tuple[bytes, str, str], ...]
@@ -53,6 +54,21 @@ def layout_of(tree: VisibleTree) -> Layout:
         temporary=listing.temporary,
         latest=names.get(LATEST.encode()),
     )
+
+
+def is_evidence(path: bytes) -> tuple[bool, bool]:
+    """Whether what :func:`run_state` says depends on there being a file, and on its bytes."""
+    if not path.startswith(_CKPT + b"/"):
+        return False, False
+    name, _, rest = path[len(_CKPT) + 1 :].partition(b"/")
+    looked_into = name == LATEST.encode() or _STEP.fullmatch(name) is not None
+    return not rest or looked_into, looked_into
+
+
+def no_evidence(path: bytes) -> tuple[bool, bool]:
+    """The same for a program whose format the harness does not know."""
+    del path
+    return False, False
 
 
 def run_state(tree: VisibleTree, *, complete_keys: Iterable[tuple[int, StepKey]]) -> RunState:

@@ -137,6 +137,69 @@ os.truncate("step-1/state", 3)
     }
 
 
+def test_what_is_overwritten_is_not_asked_what_it_was(root: Path) -> None:
+    assert asked(
+        root,
+        """
+import os, sys
+os.chdir(sys.argv[1])
+os.umask(0o027)
+open("LATEST", "wb").close()                               # emptied: it kept its mode
+open("new", "wb").close()                                  # and this is made
+os.close(os.open("step-1/state", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600))
+os.rename("log", "step-1/model")                           # over a file
+os.rename("new", "other")                                  # over nothing
+os.rename("step-2", "step-3")                              # no file, so no replacing
+try:
+    os.open("step-1", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+except OSError:
+    pass
+""",
+    ) == {
+        "": {"exists"},
+        "LATEST": {"emptied-640"},
+        "new": {"emptied-640"},
+        "step-1/state": {"emptied-600"},
+        "log": {"exists"},
+        "step-1/model": {"replaced"},
+        "other": {"replaced"},
+        "step-2": {"exists"},
+        "step-3": {"exists"},
+        "step-1": {"exists"},
+    }
+
+
+def test_to_ask_whether_a_file_is_a_directory_is_not_to_look_into_it(root: Path) -> None:
+    assert asked(
+        root,
+        """
+import os, sys
+os.chdir(sys.argv[1])
+try:
+    os.open("LATEST", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+except NotADirectoryError:
+    os.unlink("LATEST")
+""",
+    ) == {"": {"exists"}, "LATEST": {"exists"}}
+
+
+def test_which_directories_of_the_start_are_gone(root: Path) -> None:
+    code = """
+import os, shutil, sys
+os.chdir(sys.argv[1])
+os.rename("step-1", "aside")
+shutil.rmtree("aside")                # gone, under another name
+os.listdir("step-2")                  # listed, and still there
+os.mkdir("own")
+os.listdir("own")
+os.rmdir("own")                       # its own
+"""
+    recorder = Recorder(root, observe_reads=True)
+    run = supervise(recorder, code=code, args=(str(root),), cwd=root.parent)
+    assert run.exit_code == 0, run.stderr.decode()
+    assert recorder.removed == {b"step-1"}
+
+
 def test_descriptors_links_from_outside_and_recording_at_the_same_time(root: Path) -> None:
     link = root.parent / "way-in"
     link.symlink_to("root/step-1")

@@ -1,0 +1,165 @@
+"""What saves runs saves no verdict: every state judged the same with ``--no-equal-reads``."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fault_injection import seccomp
+from fault_injection.crash_states import Entry, VisibleTree
+from fault_injection.crash_states.content import EMPTY, ContentStore
+from fault_injection.crash_states.tree import make_tree
+from fault_injection.trace import FileType
+from harness.power.equal_reads import answer
+from tests.harness.test_check_command import check, described
+
+STORE = cast("ContentStore", None)  # no content is read
+
+# A checkpoint is a directory of three files; a start removes what an unfinished save has left.
+CLEARS = """
+    import json, os, shutil, sys
+    root = sys.argv[1]
+    state = {"step": 0, "w": 1.0}
+    pointer = os.path.join(root, "pointer")
+    PARTS = ("a", "b", "c")
+
+    def sync(path):
+        directory = os.open(path, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+
+    def write(path, text):
+        with open(path, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load(name):
+        found = [json.load(open(os.path.join(root, name, part))) for part in PARTS]
+        assert found[0] == found[1] == found[2]
+        return found[0]
+
+    if os.path.exists(pointer):
+        state = load(open(pointer).read())
+    for name in sorted(os.listdir(root)):
+        if name.endswith(".tmp") and os.path.isdir(os.path.join(root, name)):
+            LEFTOVER
+    while state["step"] < 2:
+        state = {"step": state["step"] + 1, "w": state["w"] * 0.5 + 0.25}
+        print(f"step={state['step']} loss={state['w']!r}", flush=True)
+        name = f"step-{state['step']}"
+        staging = os.path.join(root, name + ".tmp")
+        shutil.rmtree(staging, ignore_errors=True)
+        os.mkdir(staging)
+        for part in PARTS:
+            write(os.path.join(staging, part), json.dumps(state))
+        sync(staging)
+        shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        os.rename(staging, os.path.join(root, name))
+        sync(root)
+        write(pointer + ".tmp", name)
+        os.rename(pointer + ".tmp", pointer)
+        sync(root)
+        print(f"saved step={state['step']}", flush=True)
+"""
+REMOVE = "shutil.rmtree(os.path.join(root, name))"
+# Adopts a leftover by its names, though its bytes may never have been written.
+ADOPT = """
+            there = set(os.listdir(os.path.join(root, name)))
+            if there >= set(WANTED):
+                shutil.rmtree(os.path.join(root, name[:-4]), ignore_errors=True)
+                os.rename(os.path.join(root, name), os.path.join(root, name[:-4]))
+                state = load(name[:-4])
+            else:
+                shutil.rmtree(os.path.join(root, name))
+"""
+
+
+def program(leftover: str = REMOVE) -> str:
+    return CLEARS.replace("            LEFTOVER", "            " + leftover.strip())
+
+
+PROGRAMS = {
+    "removes": program(),
+    "adopts the complete": program(ADOPT.replace("WANTED", "'abc'")),
+    "adopts some": program(ADOPT.replace("WANTED", "'ac'")),
+    "adopts by one name": program(ADOPT.replace("WANTED", "'b'")),
+    "fails at one": program(f"assert 'b' not in os.listdir(os.path.join(root, name)); {REMOVE}"),
+    "overwrites": program("pass").replace(
+        "        shutil.rmtree(staging, ignore_errors=True)\n        os.mkdir(staging)\n",
+        "        os.makedirs(staging, exist_ok=True)\n",
+    ),
+}
+
+
+@pytest.mark.skipif(seccomp.unavailable() is not None, reason=f"seccomp: {seccomp.unavailable()}")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_state_is_judged_alike(name: str, tmp_path: Path) -> None:
+    options = described("--faults", "power", "--models", "posix", "--exhaustive")
+    options = tuple(word for word in options if word not in ("--final", "state.json"))
+    code, with_it = check(tmp_path, PROGRAMS[name], *options)
+    same_code, without = check(tmp_path, PROGRAMS[name], *options, "--no-equal-reads")
+    assert code == same_code == (0 if name in ("removes", "overwrites") else 1)
+    counted, all_run = (result["layers"]["power/posix"] for result in (with_it, without))
+    for key in ("cases", "failed", "states"):
+        assert counted[key] == all_run[key], key
+    assert "equal_reads" not in all_run
+    assert _told(with_it) == _told(without)
+    if code == 0:
+        assert counted["judged"] * 3 < counted["states"]
+
+
+def _told(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return sorted((v["case"], v["invariant"], v["message"]) for v in result["violations"])
+
+
+def tree(**entries: Entry) -> VisibleTree:
+    return make_tree({name.encode(): entry for name, entry in entries.items()}, STORE)
+
+
+def file(mode: int = 0o644, *, digest: str = "", link: int = -1) -> Entry:
+    return Entry(FileType.FILE, mode, EMPTY, digest, link=link)
+
+
+ABSENT = tree()
+
+
+@pytest.mark.parametrize("word", ["replaced", "emptied-644"])
+def test_a_name_that_is_overwritten_answers_alike_for_any_file_and_for_none(word: str) -> None:
+    question = (b"name", frozenset({word}))
+    expected = answer(ABSENT, question)
+    assert answer(tree(name=file()), question) == expected
+    assert answer(tree(name=file(digest="other")), question) == expected
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(FileType.DIRECTORY, 0o755),
+        Entry(FileType.SYMLINK, 0o777, target=b"x"),
+        Entry(FileType.OTHER, 0o644),
+        file(link=3),  # what becomes of it shows under its other name
+    ],
+)
+@pytest.mark.parametrize("word", ["replaced", "emptied-644"])
+def test_anything_else_in_its_place_is_another_answer(word: str, entry: Entry) -> None:
+    question = (b"name", frozenset({word}))
+    assert answer(tree(name=entry), question) != answer(ABSENT, question)
+
+
+def test_an_emptied_file_keeps_its_mode_and_a_replaced_one_does_not() -> None:
+    private = tree(name=file(0o600))
+    for word, alike in (("emptied-644", False), ("emptied-600", True), ("replaced", True)):
+        question = (b"name", frozenset({word}))
+        assert (answer(private, question) == answer(ABSENT, question)) is alike
+
+
+def test_a_name_that_was_also_asked_for_is_told_from_none() -> None:
+    question = (b"name", frozenset({"replaced", "exists"}))
+    assert answer(tree(name=file()), question) != answer(ABSENT, question)
+
+
+def test_a_missing_parent_is_another_answer() -> None:
+    question = (b"in/name", frozenset({"replaced"}))
+    there = make_tree({b"in": Entry(FileType.DIRECTORY, 0o755)}, STORE)
+    assert answer(there, question) != answer(ABSENT, question)
