@@ -8,12 +8,14 @@ seed, time or path, so that the same case has the same id in every run and on ev
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 
 LAYERS = ("point", "kill", "double", "power", "realfs", "error", "corrupt", "signal")
+REWIND = "rewind-"  # in the words of an id, before the name of the step directory
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._+#=,~@-]+")
+_STEP_DIRECTORY = re.compile(r"step-[0-9]{6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Case:
     ``layer`` is a layer's name, with ``/<model>`` or ``/<fs>`` for power and realfs. ``faults``
     holds one fault an attempt. ``state`` describes the crash state in a power case, or the damage
     in a corrupt case (JSON values only), and is empty otherwise.
+
+    ``rewind`` (tinyllm only) names the step directory that the second attempt goes back to, "" when
+    it resumes like any other. The first fault then ends a run that was made to its end.
     """
 
     subject: str
@@ -30,6 +35,13 @@ class Case:
     faults: tuple[Fault, ...] = ()
     place: str = ""
     state: tuple[tuple[str, str], ...] = ()
+    rewind: str = ""
+
+    def __post_init__(self) -> None:
+        if self.rewind and not _STEP_DIRECTORY.fullmatch(self.rewind):
+            raise ValueError(f"rewind {self.rewind!r} is not the name of a step directory")
+        if self.rewind and not self.faults:
+            raise ValueError("a rewind comes after a first attempt, which has a fault")
 
     @property
     def digest(self) -> str:
@@ -43,6 +55,8 @@ class Case:
             ],
             "state": [list(pair) for pair in self.state],
         }
+        if self.rewind:
+            definition["rewind"] = self.rewind
         text = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -52,14 +66,20 @@ class Case:
         return f"{self.subject}/{self.layer.replace('/', '-')}@{self._words()}-{self.digest}"
 
     def _words(self) -> str:
-        words = self.place or "+".join(f.place or str(f.trigger) for f in self.faults)
+        places = [f.place or str(f.trigger) for f in self.faults]
+        if self.rewind:  # in the place of the first fault, which is the same in all of them
+            places[0] = f"{REWIND}{self.rewind}"
+        words = self.place or "+".join(places)
         return _NOT_IN_AN_ID.sub("_", words)[:80] or "none"
 
     def describe(self) -> str:
         """What is done, in words."""
-        if self.faults:
-            return ", then ".join(fault.describe() for fault in self.faults)
-        return self.place
+        if not self.faults:
+            return self.place
+        done = [fault.describe() for fault in self.faults]
+        if self.rewind:
+            done[1:2] = [f"a rewind to {self.rewind}{''.join(f' with {d}' for d in done[1:2])}"]
+        return ", then ".join(done)
 
 
 def kill_case(subject: str, layer: str, trigger: TriggerKind, *places: str) -> Case:
@@ -69,6 +89,14 @@ def kill_case(subject: str, layer: str, trigger: TriggerKind, *places: str) -> C
         layer=layer,
         faults=tuple(Fault(trigger, place, ActionKind.KILL) for place in places),
     )
+
+
+def rewind_case(subject: str, layer: str, trigger: TriggerKind, back_to: str, *places: str) -> Case:
+    """A run to its end, a rewind to the step directory ``back_to``, and kills: the first in the
+    rewinding attempt, each other one in the attempt after the one before."""
+    case = kill_case(subject, layer, trigger, *places)
+    end = Fault(TriggerKind.AFTER_LAST_CALL, "end", ActionKind.KILL)
+    return replace(case, faults=(end, *case.faults), rewind=back_to)
 
 
 def time_case(subject: str, seconds: str) -> Case:

@@ -13,7 +13,8 @@ class Step:
     """One attempt of a case. ``after`` (tinyllm only) is the run as the attempt left it.
 
     ``bounded`` says which bound ended it, if one did. ``calls_since_ack`` counts the changing calls
-    that ran between the last acknowledgement and the fault (-1: not known).
+    that ran between the last acknowledgement and the fault (-1: not known). ``rewind`` names the
+    step directory that it was told to go back to, "" when it was told none.
     """
 
     fault: Fault | None
@@ -29,6 +30,12 @@ class Step:
     after: RunState | None = None
     left_behind: tuple[str, ...] = ()
     bounded: str = ""
+    rewind: str = ""
+
+    @property
+    def rewound_to(self) -> int | None:
+        """The step that it was told to go back to, None when it was told none."""
+        return int(self.rewind.partition("-")[2]) if self.rewind else None
 
     @property
     def succeeded(self) -> bool:

@@ -155,7 +155,9 @@ def bundled_attempts(subject: Subject, outcome: Outcome) -> list[BundledAttempt]
     steps = outcome.history.steps[-len(outcome.attempts) :] if outcome.history else ()
     return [
         BundledAttempt(
-            command=list(subject.command(root="{root}", resuming=step.resuming).argv),
+            command=list(
+                subject.command(root="{root}", resuming=step.resuming, rewind=step.rewind).argv
+            ),
             exit_code=attempt.exit_code,
             signal=attempt.signal,
             timed_out=attempt.timed_out,

@@ -13,7 +13,7 @@ from harness.campaign import Campaign
 from harness.cases import Case
 from harness.power.layer import Started, collect_power, start_power
 from harness.realfs import batches, realfs_cases
-from harness.results import FAIL
+from harness.results import FAIL, PASS
 from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 
@@ -22,6 +22,7 @@ from harness.subjects import Subject
 class Bounds:
     """How many cases of a layer are run at most (None: all), and which saves are covered.
 
+    ``rewind`` bounds, in each layer, the cases of a rewind that are like those of any other save.
     ``saves`` None covers the whole run; ``power_saves`` is the same for the power layer.
     """
 
@@ -30,6 +31,7 @@ class Bounds:
     third_kill: int | None = 120
     signal: int | None = 150
     error: int | None = 600
+    rewind: int | None = None
     realfs: int | None = 200
     saves: tuple[int, ...] | None = None
     power_saves: tuple[int, ...] | None = None
@@ -48,6 +50,7 @@ def gate_bounds(subject: Subject) -> Bounds:
         third_kill=20,
         signal=24,
         error=120,
+        rewind=8,
         realfs=60,
         saves=tuple(sorted({0, retaining})),
         # What was never synced before is pending here still: one save shows it.
@@ -67,40 +70,79 @@ class Run:
     def cases(self, layer: str, cases: Sequence[Case], bound: int | None = None) -> list[Outcome]:
         """Run at most ``bound`` of the cases, evenly taken, and say what was left out."""
         plan = planning.evenly(self.campaign.wanted(cases), bound)
-        note = plan.note(f"{self.subject.name} {layer}")
-        if note:
-            self.campaign.notes.append(note)
+        self.say(plan, layer)
         return self.campaign.run_layer(self.subject, self.baseline, layer, plan.cases)
+
+    def say(self, plan: planning.Plan, layer: str) -> None:
+        """Note what a plan left out."""
+        if note := plan.note(f"{self.subject.name} {layer}"):
+            self.campaign.notes.append(note)
 
 
 def point_layer(run: Run) -> list[Outcome]:
-    """Every hit of every failpoint; then the points that only a resume reaches."""
+    """Every hit of every failpoint; then the points that only a resume or a rewind reaches.
+
+    Returns the outcome of the undisturbed rewind, if there is one.
+    """
     if not run.baseline.points:
         run.campaign.skip(run.subject, "point", "the program has no named failpoints")
         return []
-    outcomes = run.cases("point", planning.point_cases(run.subject, run.baseline))
+    # The rewind first: what comes of it is needed, and it runs beside the others.
+    base = planning.rewind_base(run.subject, run.baseline, layer="point")
+    planned = planning.point_cases(run.subject, run.baseline)
+    rewound, outcomes = _apart(run.cases("point", [*base, *planned]))
     known = {p.rpartition("#")[0] for p in run.baseline.points}
 
     def new_points(outcome: Outcome) -> list[str]:
         return [p for p in outcome.resume_points if p.rpartition("#")[0] not in known]
 
     covered: set[str] = set()
+    more: list[Case] = []
     for outcome in outcomes:
         fresh = [p for p in new_points(outcome) if p not in covered]
-        if outcome.verdict == "pass" and fresh:
+        if outcome.verdict == PASS and fresh:
             covered.update(fresh)
             after = outcome.case.faults[0].place
-            run.cases(
-                "point",
-                planning.resume_point_cases(run.subject, run.baseline, after=after, reached=fresh),
+            more += planning.resume_point_cases(
+                run.subject, run.baseline, after=after, reached=fresh
             )
+    for outcome in rewound:
+        more += _rewinds(run, "point", outcome)
+    run.cases("point", more)
+    return rewound
+
+
+def kill_layer(run: Run, rewound: list[Outcome]) -> list[Outcome]:
+    """Before every changing call, and after the last; then the calls of a rewind.
+
+    ``rewound`` is the outcome of an undisturbed rewind; none is made here when it is known.
+    """
+    base = [] if rewound else planning.rewind_base(run.subject, run.baseline, layer="kill")
+    cases = planning.kill_cases(run.subject, run.baseline, saves=run.bounds.saves)
+    found, outcomes = _apart(run.cases("kill", [*base, *cases], run.bounds.kill))
+    for outcome in rewound or found:
+        outcomes += run.cases("kill", _rewinds(run, "kill", outcome))
     return outcomes
 
 
-def kill_layer(run: Run) -> list[Outcome]:
-    """Before every changing call, and after the last."""
-    cases = planning.kill_cases(run.subject, run.baseline, saves=run.bounds.saves)
-    return run.cases("kill", cases, run.bounds.kill)
+def _apart(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """The rewinds, and the others."""
+    return [o for o in outcomes if o.case.rewind], [o for o in outcomes if not o.case.rewind]
+
+
+def _rewinds(run: Run, layer: str, base: Outcome) -> list[Case]:
+    """The kills of a rewinding attempt, from an undisturbed one that passed."""
+    if base.verdict != PASS:
+        return []
+    if layer == "point":
+        planned = run.campaign.wanted(planning.rewind_point_cases(base))
+        telling = planning.of_resumes(planned, run.baseline)
+    else:
+        planned = run.campaign.wanted(planning.rewind_kill_cases(base))
+        telling = planning.from_the_first_rename(planned)
+    plan = planning.with_a_sample(planned, telling=telling, bound=run.bounds.rewind)
+    run.say(plan, f"{layer}, rewind")
+    return list(plan.cases)
 
 
 def double_layer(run: Run, killed: list[Outcome]) -> None:
@@ -129,8 +171,7 @@ def realfs_layer(run: Run, file_system: str) -> None:
     layer = f"realfs/{file_system}"
     planned = realfs_cases(subject, baseline, file_system, saves=run.bounds.saves)
     plan = planning.evenly(campaign.wanted(planned), run.bounds.realfs)
-    if note := plan.note(f"{subject.name} {layer}"):
-        campaign.notes.append(note)
+    run.say(plan, layer)
     if not plan.cases or campaign.stopped or campaign.out_of_time():
         return
     began = time.monotonic()
@@ -183,10 +224,9 @@ def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds
 
 def _run_layers(run: Run, power: Started | None) -> None:
     campaign, subject, wanted = run.campaign, run.subject, run.campaign.options.faults
-    if "point" in wanted:
-        point_layer(run)
+    rewound = point_layer(run) if "point" in wanted else []
     if "kill" in wanted or "double" in wanted:
-        killed = kill_layer(run)
+        killed = kill_layer(run, rewound)
         if "double" in wanted:
             double_layer(run, killed)
     if power is not None:

@@ -4,16 +4,14 @@ Each candidate is run; it replaces the case when it breaks one of the same invar
 of runs is bounded, and said when it was met.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from fault_injection.faults import Fault, TriggerKind
 from harness import planning, tasks
-from harness.baseline import Baseline
 from harness.cases import Case
-from harness.reproduction import Found, Prepared, exploration, rerun
-from harness.subjects import Subject
+from harness.reproduction import Found, Prepared, exploration, rerun, rewinds
 
 MOST_RUNS = 60
 
@@ -31,7 +29,7 @@ def minimized(found: Found, prepared: Prepared, *, say: Callable[[str], None]) -
         ).result()
         candidates: Iterator[Case] = iter(smaller)
     else:
-        candidates = _smaller(case, prepared.subject, prepared.baseline)
+        candidates = _smaller(case, prepared)
     runs = 0
     for candidate in candidates:
         runs += 1
@@ -51,8 +49,13 @@ def _broken(case: Case, prepared: Prepared, *, number: int) -> set[str]:
     return {f.invariant for f in rerun(case, prepared, directory=directory).outcome.findings}
 
 
-def _smaller(case: Case, subject: Subject, baseline: Baseline) -> Iterator[Case]:
-    """Smaller cases, the smallest first: one fault before two, an earlier place before a later."""
+def _smaller(case: Case, prepared: Prepared) -> Iterator[Case]:
+    """Smaller cases, the smallest first: one fault before two, an earlier place before a later.
+
+    A case with a rewind keeps it, and the first fault, without which there is nothing to go back
+    from.
+    """
+    subject, baseline = prepared.subject, prepared.baseline
     if case.layer in ("signal", "error"):
         plan = (
             planning.signal_cases(subject, baseline)
@@ -66,20 +69,24 @@ def _smaller(case: Case, subject: Subject, baseline: Baseline) -> Iterator[Case]
             if same:
                 yield candidate
         return
-    single = (
-        planning.point_cases(subject, baseline)
-        if case.faults[0].trigger is TriggerKind.POINT
-        else planning.kill_cases(subject, baseline)
-    )
-    for candidate in single:
-        if len(case.faults) == 1 and candidate.faults == case.faults:
+    at_point = case.faults[-1 if case.rewind else 0].trigger is TriggerKind.POINT
+    fewest = 2 if case.rewind else 1
+    simple: Iterable[Case]
+    if case.rewind:
+        simple = rewinds(prepared, "point" if at_point else "kill")
+    elif at_point:
+        simple = planning.point_cases(subject, baseline)
+    else:
+        simple = planning.kill_cases(subject, baseline)
+    for candidate in simple:
+        if len(case.faults) <= fewest and candidate.faults == case.faults:
             return
         yield candidate
-    for length in range(2, len(case.faults)):
+    for length in range(fewest + 1, len(case.faults)):
         yield replace(case, faults=case.faults[:length])
-    for left_out in range(len(case.faults)):
+    for left_out in range(fewest - 1, len(case.faults)):
         fewer = case.faults[:left_out] + case.faults[left_out + 1 :]
-        if len(fewer) > 1:
+        if len(fewer) > fewest:
             yield replace(case, faults=fewer)
 
 

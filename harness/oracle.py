@@ -150,7 +150,11 @@ def no_silent_restart(history: History, baseline: Baseline) -> list[Finding]:
 
 
 def _lost_acks(history: History, baseline: Baseline) -> list[Finding]:
-    """What the acknowledgements seen so far promised, held against each resumed attempt."""
+    """What the acknowledgements seen so far promised, held against each resumed attempt.
+
+    An explicit rewind gives up what was acknowledged after the step that it goes back to; that
+    step itself must still be there.
+    """
     if not baseline.promises:
         return []
     promises = {p.step: p for p in baseline.promises}
@@ -160,6 +164,10 @@ def _lost_acks(history: History, baseline: Baseline) -> list[Finding]:
     findings: list[Finding] = []
     for step in history.steps:
         losses = losses_of(step.events)
+        if step.rewound_to is not None:
+            promise = promises.get(step.rewound_to)
+            best, acknowledged = (promise.next_loss if promise else -1), step.rewound_to
+            crashed = None  # its last acknowledgement is not the one that counts here
         if step.resuming and losses and best > _index(baseline, losses[0].step):
             start = losses[0].step
             where = "nothing" if _index(baseline, start) == 0 else f"before step {start}"

@@ -6,16 +6,20 @@ the run, never cut off at the end, and the number left out is said.
 ``double`` is planned from behaviour: a resumed attempt is characterised by the shape of the tree it
 found and the calls it made up to its first acknowledgement. Each behaviour that no earlier case
 showed is expanded once, with a second (or third) kill before each of its calls.
+
+A rewind (tinyllm only) is planned from one undisturbed: a run to its end, then back to the
+checkpoint before the last. There the next save wants the name that LATEST names.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 from harness.baseline import Baseline
-from harness.cases import Case, kill_case
+from harness.cases import Case, kill_case, rewind_case
 from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
+from tinyllm.paths import step_name
 
 SIGNALS = ("SIGTERM", "SIGINT")
 ERRNOS_OF_CALLS = {
@@ -32,17 +36,18 @@ ERRNOS_OF_CALLS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cases of a layer, and how many the bound left out."""
+    """The cases of a layer, how many the bound left out, and how the others were chosen."""
 
     cases: tuple[Case, ...]
     left_out: int = 0
+    how: str = "taken evenly over the run"
 
     def note(self, layer: str) -> str:
         """A sentence when something was left out, else ""."""
         if not self.left_out:
             return ""
         total = len(self.cases) + self.left_out
-        return f"{layer}: {len(self.cases)} of {total} cases were run, taken evenly over the run"
+        return f"{layer}: {len(self.cases)} of {total} cases were run, {self.how}"
 
 
 def evenly(items: Sequence[Case], bound: int | None) -> Plan:
@@ -53,6 +58,14 @@ def evenly(items: Sequence[Case], bound: int | None) -> Plan:
         return Plan(tuple(items[:bound]), len(items) - bound)
     picked = sorted({round(i * (len(items) - 1) / (bound - 1)) for i in range(bound)})
     return Plan(tuple(items[i] for i in picked), len(items) - len(picked))
+
+
+def with_a_sample(items: Sequence[Case], *, telling: Collection[Case], bound: int | None) -> Plan:
+    """The ``telling`` items, and at most ``bound`` of the others, evenly spread; in their order."""
+    sample = evenly([item for item in items if item not in telling], bound)
+    chosen = {*telling, *sample.cases}
+    how = f"the {len(telling)} unlike those of any other save, and of the rest an even sample"
+    return Plan(tuple(item for item in items if item in chosen), sample.left_out, how)
 
 
 def point_cases(subject: Subject, baseline: Baseline) -> list[Case]:
@@ -67,6 +80,52 @@ def resume_point_cases(
     known = {p.rpartition("#")[0] for p in baseline.points}
     new = [p for p in reached if p.rpartition("#")[0] not in known]
     return [kill_case(subject.name, "point", TriggerKind.POINT, after, p) for p in new]
+
+
+def rewind_base(subject: Subject, baseline: Baseline, *, layer: str) -> list[Case]:
+    """The undisturbed rewind to the checkpoint before the last: one case.
+
+    None for a program that cannot be told to, and where there is no such checkpoint.
+    """
+    if subject.format != "tinyllm" or subject.keep_ckpts < 2 or len(baseline.promises) < 2:
+        return []
+    back_to = step_name(baseline.promises[-2].step)
+    return [rewind_case(subject.name, layer, TriggerKind.POINT, back_to)]
+
+
+def rewind_point_cases(base: Outcome) -> list[Case]:
+    """A kill at every hit of every failpoint of the rewinding attempt ``base``."""
+    case = base.case
+    return [
+        rewind_case(case.subject, "point", TriggerKind.POINT, case.rewind, place)
+        for place in base.resume_points
+    ]
+
+
+def of_resumes(cases: Iterable[Case], baseline: Baseline) -> list[Case]:
+    """Those that end at a point which the uninterrupted run never reached."""
+    known = {p.rpartition("#")[0] for p in baseline.points}
+    return [c for c in cases if c.faults[-1].place.rpartition("#")[0] not in known]
+
+
+def rewind_kill_cases(base: Outcome) -> list[Case]:
+    """A kill before every call of the rewinding attempt ``base`` up to its acknowledgement."""
+    case = base.case
+    return [
+        rewind_case(case.subject, "kill", TriggerKind.CALL, case.rewind, place)
+        for behaviour in base.behaviours[-1:]
+        for place in behaviour.calls
+    ]
+
+
+def from_the_first_rename(cases: Sequence[Case]) -> list[Case]:
+    """Those that are killed at the first rename or later.
+
+    Until then a save works in a directory of its own, after a rewind as ever.
+    """
+    places = [c.faults[-1].place for c in cases]
+    first = next((i for i, p in enumerate(places) if p.startswith("rename-")), len(cases))
+    return list(cases[first:])
 
 
 def places_of_saves(baseline: Baseline, saves: Sequence[int] | None) -> list[str]:

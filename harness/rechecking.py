@@ -140,7 +140,7 @@ def judge_bundle(subject: Subject, baseline: Baseline, path: str) -> tuple[Findi
         steps = bundle.history
         if steps[-1].resuming:
             earlier = _as_read_today(steps[:-1], subject, root)
-            steps = (*earlier, _resumed(subject, baseline, root))
+            steps = (*earlier, _resumed(subject, baseline, root, rewind=steps[-1].rewind))
         history = History(
             subject=subject,
             layer=bundle.case.layer,
@@ -153,14 +153,14 @@ def judge_bundle(subject: Subject, baseline: Baseline, path: str) -> tuple[Findi
         removed(root)
 
 
-def _resumed(subject: Subject, baseline: Baseline, root: Path) -> Step:
+def _resumed(subject: Subject, baseline: Baseline, root: Path, *, rewind: str) -> Step:
     attempt = run_attempt(
-        subject.command(root=str(root), resuming=True),
+        subject.command(root=str(root), resuming=True, rewind=rewind),
         settings(subject, baseline, root=root, fault=None),
     )
     if attempt.start_error:
         raise CannotJudge(f"the program could not be started: {attempt.start_error}")
-    return step_of(attempt, subject=subject, root=root, fault=None, resuming=True)
+    return step_of(attempt, subject=subject, root=root, fault=None, resuming=True, rewind=rewind)
 
 
 def _as_read_today(steps: Sequence[Step], subject: Subject, root: Path) -> tuple[Step, ...]:

@@ -18,7 +18,7 @@ from fault_injection.filesystems import FILE_SYSTEMS
 from harness import planning, tasks
 from harness.baseline import Baseline
 from harness.bundles import Bundle, BundledAttempt, read_bundle, write_bundle
-from harness.cases import LAYERS, Case, kill_case, time_case
+from harness.cases import LAYERS, REWIND, Case, kill_case, rewind_case, time_case
 from harness.commands.gate import smoke_configs
 from harness.errors import HarnessError, UsageError
 from harness.failures import bundled_attempts, crash_state
@@ -32,6 +32,7 @@ from harness.session import versions
 from harness.signatures import signature_of
 from harness.subjects import Subject, as_json, discover, from_json, with_timeout
 
+_REWIND = re.compile(rf"{REWIND}(?P<step>step-[0-9]{{6}})")
 _HEX = re.compile(r"[0-9a-f]{2,8}")
 _ID = re.compile(
     r"(?P<subject>[^/@]+)/(?P<layer>[a-z0-9/-]+)@(?P<words>.+?)(?:-(?P<hex>[0-9a-f]{8}))?"
@@ -198,7 +199,11 @@ def _written_out(parsed: re.Match[str], prepared: Prepared) -> Iterable[Case]:
     """The case of faults that an id says in words, for the layers whose words say everything."""
     name, layer, words = parsed["subject"], parsed["layer"], parsed["words"]
     places = words.split("+")
-    if layer == "point":
+    back_to = _REWIND.fullmatch(places[0])
+    if back_to is not None and layer in ("point", "kill", "double"):
+        trigger = TriggerKind.POINT if layer == "point" else TriggerKind.CALL
+        yield rewind_case(name, layer, trigger, back_to["step"], *places[1:])
+    elif layer == "point":
         yield kill_case(name, layer, TriggerKind.POINT, *places)
     elif layer in ("kill", "double"):
         if places == ["end"]:
@@ -211,13 +216,15 @@ def _written_out(parsed: re.Match[str], prepared: Prepared) -> Iterable[Case]:
 
 
 def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
-    """Every case that can be planned from the baseline, of the layer or of all."""
+    """Every case that can be planned from the baseline or a rewind, of the layer or of all."""
     subject, baseline = prepared.subject, prepared.baseline
     wanted = (layer.split("-")[0],) if layer else LAYERS
     if "point" in wanted:
         yield from planning.point_cases(subject, baseline)
+        yield from rewinds(prepared, "point")
     if "kill" in wanted:
         yield from planning.kill_cases(subject, baseline)
+        yield from rewinds(prepared, "kill")
     if "signal" in wanted:
         yield from planning.signal_cases(subject, baseline)
     if "error" in wanted:
@@ -232,6 +239,18 @@ def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
             yield from prepared.executor.submit(
                 tasks.power_cases_task, exploration(prepared, one)
             ).result()
+
+
+def rewinds(prepared: Prepared, layer: str) -> Iterator[Case]:
+    """The cases of a rewind in the layer: an undisturbed one is run to tell them."""
+    subject, baseline = prepared.subject, prepared.baseline
+    for base in planning.rewind_base(subject, baseline, layer=layer):
+        yield base
+        outcome = prepared.executor.submit(tasks.case_task, subject, baseline, base).result()
+        if layer == "point":
+            yield from planning.rewind_point_cases(outcome)
+        else:
+            yield from planning.rewind_kill_cases(outcome)
 
 
 def exploration(prepared: Prepared, model: str, *, seed: int = 0) -> Exploration:

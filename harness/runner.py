@@ -1,14 +1,19 @@
 """The runner: one case from its first attempt to its verdict, in a worker process.
 
 Attempt 1 starts fresh with the case's first fault, each further attempt resumes with the next one,
-and a last attempt resumes with none. What each attempt did becomes the oracle's history. A case
-whose fault was not seen to happen is inconclusive, never a pass.
+and a last attempt resumes with none. In a case with a rewind the second attempt is told which
+checkpoint to go back to. What each attempt did becomes the oracle's history. A case whose fault was
+not seen to happen is inconclusive, never a pass.
+
+Cases with a rewind all begin with the same run to its end, which is made once (``harness.ended``);
+where everything is kept it is made again.
 """
 
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from fault_injection.attempt import Attempt, Settings, run_attempt
@@ -17,6 +22,7 @@ from harness import tinyllm_state
 from harness.artifacts import digests, file_digest
 from harness.baseline import Baseline
 from harness.cases import Case
+from harness.ended import run_to_its_end
 from harness.evidence import Finding, History, Step
 from harness.observation import Event, events, is_output
 from harness.oracle import judge
@@ -89,9 +95,10 @@ def run_case(
     """
     began = time.monotonic()
     root = emptied(scratch / "root")
+    ended = scratch / "ended" if case.rewind and kept is None else None
     try:
         for _ in range(1 if kept else TRIES):
-            outcome = _run(subject, baseline, case, root, kept=kept, began=began)
+            outcome = _run(subject, baseline, case, root, kept=kept, ended=ended, began=began)
             if outcome.verdict != INCONCLUSIVE:
                 break
             emptied(root)
@@ -107,31 +114,26 @@ def _run(
     root: Path,
     *,
     kept: Kept | None,
+    ended: Path | None,
     began: float,
 ) -> Outcome:
+    """One try. ``ended``: where the worker has the tree of a first attempt that ran to its end."""
     steps: list[Step] = []
     attempts: list[Attempt] = []
     shapes: list[tuple[str, ...]] = []
     missed: Fault | None = None
     for fault in (*case.faults, None):
-        resuming = bool(steps)
-        attempt = run_attempt(
-            subject.command(root=str(root), resuming=resuming),
-            settings(
-                subject,
-                baseline,
-                root=root,
-                fault=fault,
-                observe_reads=kept is not None and resuming,
-                record_to=str(kept.directory / "spool") if kept and not resuming else None,
-            ),
+        make = partial(
+            _attempt, subject, baseline, case, root, fault=fault, number=len(steps) + 1, kept=kept
         )
-        if attempt.start_error:
-            raise RuntimeError(
-                f"{case.id}: the program could not be started: {attempt.start_error}"
+        if ended is not None and not steps:
+            attempt, step = run_to_its_end(
+                subject, baseline, fault, root=root, tree=ended, make=make
             )
+        else:
+            attempt, step = make()
         attempts.append(attempt)
-        steps.append(step_of(attempt, subject=subject, root=root, fault=fault, resuming=resuming))
+        steps.append(step)
         if kept is not None:
             copied(root, kept.state(len(steps)))
         if fault is None:
@@ -177,6 +179,37 @@ def _run(
     )
 
 
+def _attempt(
+    subject: Subject,
+    baseline: Baseline,
+    case: Case,
+    root: Path,
+    *,
+    fault: Fault | None,
+    number: int,
+    kept: Kept | None,
+) -> tuple[Attempt, Step]:
+    """Attempt ``number`` (from 1) of the case."""
+    resuming, rewind = number > 1, case.rewind if number == 2 else ""
+    attempt = run_attempt(
+        subject.command(root=str(root), resuming=resuming, rewind=rewind),
+        settings(
+            subject,
+            baseline,
+            root=root,
+            fault=fault,
+            observe_reads=kept is not None and resuming,
+            record_to=str(kept.directory / "spool") if kept and not resuming else None,
+        ),
+    )
+    if attempt.start_error:
+        raise RuntimeError(f"{case.id}: the program could not be started: {attempt.start_error}")
+    step = step_of(
+        attempt, subject=subject, root=root, fault=fault, resuming=resuming, rewind=rewind
+    )
+    return attempt, step
+
+
 def kills(fault: Fault) -> bool:
     """Whether the fault ends the attempt by SIGKILL."""
     return fault.action is ActionKind.KILL
@@ -211,7 +244,13 @@ def settings(
 
 
 def step_of(
-    attempt: Attempt, *, subject: Subject, root: Path, fault: Fault | None, resuming: bool
+    attempt: Attempt,
+    *,
+    subject: Subject,
+    root: Path,
+    fault: Fault | None,
+    resuming: bool,
+    rewind: str = "",
 ) -> Step:
     """The oracle's view of an attempt that has just ended in ``root``."""
     by_itself = attempt.signal is None and not attempt.timed_out
@@ -235,6 +274,7 @@ def step_of(
         after=tinyllm_state.read_run(root, seen=seen) if subject.format == "tinyllm" else None,
         left_behind=attempt.left_behind,
         bounded=attempt.bounded,
+        rewind=rewind,
     )
 
 

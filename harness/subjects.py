@@ -71,9 +71,18 @@ class Subject:
         patterns = (self.losses, self.acknowledged)
         return tuple(sorted({p.source for p in patterns if p and not is_stream(p.source)}))
 
-    def command(self, *, root: str, resuming: bool) -> Command:
-        """The command of one attempt, with ``{root}`` replaced in arguments and environment."""
-        argv = [word.replace(ROOT, root) for word in (self.resume if resuming else self.train)]
+    def command(self, *, root: str, resuming: bool, rewind: str = "") -> Command:
+        """The command of one attempt, with ``{root}`` replaced in arguments and environment.
+
+        ``rewind`` is the name of the step directory that a resume goes back to, "" for none.
+        Raises :class:`UsageError` when the program is none that can be told to.
+        """
+        words = self.resume if resuming else self.train
+        if rewind and self.format != "tinyllm":
+            raise UsageError(f"{self.name}: only tinyllm can be told to go back to {rewind}")
+        if rewind:
+            words = (*words, f"{ROOT}/{CKPT}/{rewind}")  # the argument of --resume
+        argv = [word.replace(ROOT, root) for word in words]
         if argv[0] in ("python", "python3"):
             argv[0] = sys.executable
         env = {k: v for k, v in os.environ.items() if not k.startswith("FAULT_")}

@@ -99,6 +99,9 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
     for number, step in enumerate(history.steps, start=1):
         state = step.after
         acks = acks_of(step.events)
+        if step.rewound_to is not None:
+            # What is older may have been deleted by then; what is newer is given up.
+            acknowledged = {step.rewound_to}
         acknowledged |= {a.step for a in acks}
         if state is None:
             continue

@@ -141,7 +141,7 @@ def _of_case(case: Case, prepared: Prepared, executor: Executor, *, again: str) 
         yield ""
         return
     yield f"  a fault of the layer {case.layer} loses nothing that was written: no fsync mends it"
-    if case.layer == "kill" and len(case.faults) == 1:
+    if case.layer == "kill" and len(case.faults) == 1 and not case.rewind:
         place = case.faults[0].place
         harmful = executor.submit(tasks.explain_kill_task, exploration, place).result()
         if harmful:

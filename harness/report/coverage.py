@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.cases import REWIND
 from harness.report.words import layer_key
 from harness.results import FAIL, CaseRecord
 
@@ -79,8 +80,10 @@ def targets_of(record: CaseRecord) -> tuple[tuple[str, str], ...]:
         return ((kind, _DIGITS.sub("N", record.target)),)
     match = _ID.search(record.case)
     words = match["words"] if match else record.case
-    found = {_target(place.partition("#")[0]) for place in words.split("+")}
-    return tuple(sorted(found))
+    places = [place for place in words.split("+") if not place.startswith(REWIND)]
+    if not places:  # an undisturbed rewind: the run was killed at its end
+        return (("phase" if record.layer == "point" else "file", "end"),)
+    return tuple(sorted({_target(place.partition("#")[0]) for place in places}))
 
 
 def _target(place: str) -> tuple[str, str]:

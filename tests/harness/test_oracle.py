@@ -147,3 +147,40 @@ def test_which_invariants_apply_depends_on_what_the_subject_tells() -> None:
         "progress-readable",
         "retention",
     ]
+
+
+REWIND = replace(killed(*losses(7, 9), ack(9), resuming=True), rewind="step-000006")
+
+
+def rewind(*events: object, **changes: object) -> object:
+    return replace(REWIND, events=events, **changes)  # type: ignore[arg-type]
+
+
+def test_a_rewind_gives_up_what_was_acknowledged_after_it() -> None:
+    assert (
+        broken(killed(*uninterrupted()), replace(ended(*uninterrupted()[8:]), rewind="step-000006"))
+        == []
+    )
+
+
+def test_a_rewind_that_begins_before_the_step_it_was_told_has_lost_it() -> None:
+    found = broken(killed(*uninterrupted()), rewind(*losses(4, 9)), ended(*losses(7, 10)))
+    assert found == ["no-lost-ack"]
+
+
+def test_after_a_killed_rewind_either_end_is_right() -> None:
+    """The old last checkpoint, when the rewind changed nothing yet, or the one gone back to."""
+    for last in (ended(loss(10)), ended(*losses(7, 10))):
+        assert broken(killed(*uninterrupted()), rewind(loss(7)), last) == []
+
+
+def test_after_a_killed_rewind_the_step_gone_back_to_is_still_promised() -> None:
+    found = broken(killed(*uninterrupted()), rewind(loss(7)), ended(*losses(4, 10)))
+    assert found == ["no-lost-ack"]
+    found = broken(killed(*uninterrupted()), rewind(loss(7)), ended(*losses(1, 10)))
+    assert found == ["no-lost-ack", "no-silent-restart"]
+
+
+def test_what_the_rewinding_attempt_acknowledges_counts_again() -> None:
+    found = broken(killed(*uninterrupted()), rewind(*losses(7, 9), ack(9)), ended(*losses(7, 10)))
+    assert found == ["no-lost-ack"]

@@ -2,12 +2,14 @@
 
 from fault_injection.faults import ActionKind
 from harness import planning
+from harness.baseline import Baseline, Promise
 from harness.cases import Case
 from harness.runner import Behaviour, Outcome
 from tests.harness.histories import a_baseline, a_subject
 
 SUBJECT = a_subject()
 PLACES = ("mkdir-c#1", "write-m#1", "rename-L#1", "write-m#2", "rename-L#2", "unlink-m#1")
+TINYLLM = a_subject(format="tinyllm", keep_ckpts=2)
 BASELINE = a_baseline(places=PLACES, save_ends=(3, 6), points=("save.a#1", "step.b#1"))
 
 
@@ -85,3 +87,55 @@ def test_signals_strike_everywhere() -> None:
         "SIGINT-fsync-x#1",
         "SIGSTOP-fsync-x#1",
     ]
+
+
+def rewound(baseline: Baseline = BASELINE) -> Outcome:
+    """The undisturbed rewind, which hit three points and made four calls."""
+    [case] = planning.rewind_base(TINYLLM, baseline, layer="point")
+    calls = ("mkdir-t#1", "write-t#1", "rename-L#1", "fsync-c#1")
+    return Outcome(
+        case,
+        "pass",
+        (),
+        "",
+        0.1,
+        behaviours=(Behaviour((), calls),),
+        resume_points=("step.b#1", "rewind.y#1", "save.a#1"),
+    )
+
+
+def test_a_rewind_goes_back_by_one_acknowledged_checkpoint() -> None:
+    [case] = planning.rewind_base(TINYLLM, BASELINE, layer="kill")
+    assert (case.layer, case.rewind, placed([case])) == ("kill", "step-000006", ["end"])
+
+
+def test_there_is_no_rewind_without_a_checkpoint_to_go_back_to() -> None:
+    one = a_baseline(promises=(Promise(3, 3, -1),))
+    assert planning.rewind_base(TINYLLM, one, layer="kill") == []
+    keeps_one = a_subject(format="tinyllm", keep_ckpts=1)
+    assert planning.rewind_base(keeps_one, BASELINE, layer="kill") == []
+    assert planning.rewind_base(SUBJECT, BASELINE, layer="kill") == []
+
+
+def test_a_rewinding_attempt_is_killed_at_each_point_and_before_each_call() -> None:
+    points = planning.rewind_point_cases(rewound())
+    assert placed(points) == ["end+step.b#1", "end+rewind.y#1", "end+save.a#1"]
+    assert placed(planning.of_resumes(points, BASELINE)) == ["end+rewind.y#1"]
+    kills = planning.rewind_kill_cases(rewound())
+    assert placed(kills) == ["end+mkdir-t#1", "end+write-t#1", "end+rename-L#1", "end+fsync-c#1"]
+    assert placed(planning.from_the_first_rename(kills)) == ["end+rename-L#1", "end+fsync-c#1"]
+    assert {(c.layer, c.rewind) for c in kills} == {("kill", "step-000006")}
+    assert {(c.layer, c.rewind) for c in points} == {("point", "step-000006")}
+
+
+def test_what_tells_most_is_never_left_out() -> None:
+    kills = planning.rewind_kill_cases(rewound())
+    telling = planning.from_the_first_rename(kills)
+    plan = planning.with_a_sample(kills, telling=telling, bound=1)
+    assert placed(list(plan.cases)) == ["end+mkdir-t#1", "end+rename-L#1", "end+fsync-c#1"]
+    assert plan.note("toy kill") == (
+        "toy kill: 3 of 4 cases were run, the 2 unlike those of any other save, and of the rest an "
+        "even sample"
+    )
+    whole = planning.with_a_sample(kills, telling=telling, bound=None)
+    assert (list(whole.cases), whole.left_out) == (kills, 0)

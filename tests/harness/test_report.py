@@ -301,6 +301,8 @@ def test_coverage_puts_too_many_files_together_and_loses_no_case() -> None:
             "s/double@save.renamed#1+resume.found#1-00000000",
             (("phase", "resume"), ("phase", "save")),
         ),
+        ("s/kill@rewind-step-000006+rename-LATEST#2-00000000", (("file", "LATEST"),)),
+        ("s/kill@rewind-step-000006-00000000", (("file", "end"),)),
         ("s/power-posix@before-fsync-a.bin#1-00000000", (("file", "a.bin"),)),
         ("s/corrupt@zeros-model.safetensors-00000000", (("file", "zeros-model.safetensors"),)),
         ("no id at all", (("file", "no id at all"),)),

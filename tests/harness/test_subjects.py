@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.commands.gate import smoke_configs
 from harness.errors import UsageError
 from harness.subjects import (
     FILE_LIMIT_BYTES,
@@ -16,6 +17,7 @@ from harness.subjects import (
     from_json,
     load_subject,
     subject_from_command,
+    tinyllm_subject,
     with_timeout,
 )
 
@@ -67,6 +69,15 @@ def test_root_is_replaced_inside_longer_words_and_python_is_this_interpreter(
     command = subject.command(root="/r", resuming=False)
     assert command.argv == (sys.executable, "train.py", "--out=/r/a:/r")
     assert dict(command.env)["OMP_NUM_THREADS"] == "1"
+    with pytest.raises(UsageError, match="only tinyllm can be told to go back to step-000006"):
+        subject.command(root="/r", resuming=True, rewind="step-000006")
+
+
+def test_tinyllm_goes_back_to_a_step_directory() -> None:
+    subject = tinyllm_subject(smoke_configs() / "adamw.json")
+    argv = subject.command(root="/r", resuming=True, rewind="step-000006").argv
+    assert argv[-2:] == ("--resume", "/r/runs/run/ckpt/step-000006")
+    assert argv[:-1] == subject.command(root="/r", resuming=True).argv
 
 
 @pytest.mark.parametrize(

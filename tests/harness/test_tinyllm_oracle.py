@@ -74,6 +74,18 @@ def test_retention_that_keeps_too_few() -> None:
     assert broken(crash(complete=(6,)), resumed(), layer="corrupt") == []
 
 
+def test_a_rewind_promises_one_checkpoint_until_it_saves() -> None:
+    """The old one of the next save's name is moved aside; what is older may be gone by then."""
+    first = killed(*losses(1, 9), ack(3), ack(6), ack(9), after=replace(CRASHED, complete=(6, 9)))
+    back = replace(crash(complete=(6,)), events=losses(7, 9), resuming=True, rewind="step-000006")
+    assert broken(first, back, resumed()) == []
+    assert "retention" in broken(first, replace(back, rewind=""), resumed())
+    nothing = replace(back, after=replace(CRASHED, complete=()))
+    assert broken(first, nothing, resumed()) == ["retention"]
+    saved = replace(back, events=(*losses(7, 9), ack(9)))
+    assert "retention" in broken(first, saved, resumed())
+
+
 def test_something_temporary_that_outlives_the_next_save() -> None:
     assert broken(crash(), resumed(temporary=("step-000009.tmp",))) == ["retention"]
     nothing_saved = ended(loss(10), after=replace(DONE, temporary=("step-000009.tmp",)))
