@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from harness import results, tasks, underway
 from harness.baseline import Baseline
-from harness.cases import Case
+from harness.cases import LAYERS, Case
 from harness.errors import HarnessError
 from harness.results import CaseRecord, LayerCount, Violation
 from harness.runner import TRIES, Outcome
@@ -140,6 +140,22 @@ class Campaign:
         if pattern is None:
             return list(cases)
         return [c for c in cases if fnmatch.fnmatchcase(c.id, pattern)]
+
+    def scout(
+        self, subject: Subject, baseline: Baseline, layer: str, cases: Sequence[Case]
+    ) -> list[Outcome]:
+        """Run cases that ``--filter`` does not name, to find those that it may: none is recorded.
+
+        Nothing is run without a filter, nor where it cannot name a case of the layer.
+        """
+        pattern = self.options.filter
+        if pattern is None or self.stopped or not may_name(pattern, subject.name, layer):
+            return []
+        self.progress.layer(f"{subject.name} {layer}, to find what the filter names", len(cases))
+        outcomes: dict[int, Outcome] = {}
+        self._collect(subject, baseline, cases, outcomes)
+        self.stopped = False  # what fails here is not what was asked for
+        return [outcomes[i] for i in sorted(outcomes)]
 
     def run_layer(
         self, subject: Subject, baseline: Baseline, layer: str, cases: Sequence[Case]
@@ -307,6 +323,17 @@ class Campaign:
             inconclusive=before.inconclusive + sum(o.verdict == results.INCONCLUSIVE for o in done),
             seconds=round(before.seconds + seconds, 3),
         )
+
+
+def may_name(pattern: str, subject: str, layer: str) -> bool:
+    """Whether a glob can be meant for cases of the layer."""
+    beginning, at, _ = pattern.partition("@")
+    if at:
+        return fnmatch.fnmatchcase(f"{subject}/{layer}", beginning)
+    literal = pattern[: min((pattern.find(c) for c in "*?[" if c in pattern), default=None)]
+    whole = f"{subject}/{layer}@"
+    others = [other for other in LAYERS if other != layer and other in pattern]
+    return not others and (whole.startswith(literal) or literal.startswith(whole))
 
 
 def _has_result(future: Future[T]) -> bool:

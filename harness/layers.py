@@ -73,6 +73,24 @@ class Run:
         self.say(plan, layer)
         return self.campaign.run_layer(self.subject, self.baseline, layer, plan.cases)
 
+    def first_of(
+        self,
+        layer: str,
+        cases: Sequence[Case],
+        bound: int | None = None,
+        *,
+        then: Sequence[str],
+    ) -> list[Outcome]:
+        """Like :meth:`cases`; where a filter names none of them they are run all the same, and not
+        recorded, when it may name what the layers ``then`` build upon them."""
+        if self.campaign.wanted(cases):
+            return self.cases(layer, cases, bound)
+        for building in then:
+            scouts = planning.evenly(cases, bound).cases
+            if found := self.campaign.scout(self.subject, self.baseline, building, scouts):
+                return found
+        return []
+
     def say(self, plan: planning.Plan, layer: str) -> None:
         """Note what a plan left out."""
         if note := plan.note(f"{self.subject.name} {layer}"):
@@ -90,7 +108,7 @@ def point_layer(run: Run) -> list[Outcome]:
     # The rewind first: what comes of it is needed, and it runs beside the others.
     base = planning.rewind_base(run.subject, run.baseline, layer="point")
     planned = planning.point_cases(run.subject, run.baseline)
-    rewound, outcomes = _apart(run.cases("point", [*base, *planned]))
+    rewound, outcomes = _apart(run.first_of("point", [*base, *planned], then=("point",)))
     known = {p.rpartition("#")[0] for p in run.baseline.points}
 
     def new_points(outcome: Outcome) -> list[str]:
@@ -119,7 +137,9 @@ def kill_layer(run: Run, rewound: list[Outcome]) -> list[Outcome]:
     """
     base = [] if rewound else planning.rewind_base(run.subject, run.baseline, layer="kill")
     cases = planning.kill_cases(run.subject, run.baseline, saves=run.bounds.saves)
-    found, outcomes = _apart(run.cases("kill", [*base, *cases], run.bounds.kill))
+    found, outcomes = _apart(
+        run.first_of("kill", [*base, *cases], run.bounds.kill, then=("kill", "double"))
+    )
     for outcome in rewound or found:
         outcomes += run.cases("kill", _rewinds(run, "kill", outcome))
     return outcomes

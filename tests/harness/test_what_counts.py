@@ -11,7 +11,7 @@ from fault_injection import seccomp
 from fault_injection.faults import TriggerKind
 from harness import cli
 from harness.benchmarks.quiet import Quiet
-from harness.campaign import Campaign, Options
+from harness.campaign import Campaign, Options, may_name
 from harness.cases import kill_case
 from harness.results import INCONCLUSIVE, PASS
 from harness.runner import Outcome
@@ -125,3 +125,30 @@ def test_losses_that_go_back_are_no_steps(
     summary = RIGHT + '    print("best was step=1 loss=0.75", flush=True)\n'
     assert check(tmp_path, summary, *described())[0] == 2
     assert "found step 1 after step 4" in capsys.readouterr().err
+
+
+def test_a_filter_finds_cases_that_build_on_others_which_it_does_not_name(tmp_path: Path) -> None:
+    options = described("--faults", "kill,double", "--filter", "train/double@*#1+*")
+    code, result = check(tmp_path, RIGHT, *options)
+    assert code == 0
+    assert list(result["layers"]) == ["double"]
+    assert result["layers"]["double"]["cases"] > 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        ("*rename-LATEST*", {"point", "kill", "double"}),
+        ("*", {"point", "kill", "double"}),
+        ("mine/d*", {"double"}),
+        ("mine/double@*", {"double"}),
+        ("other/*", set()),
+        ("*/kill@rewind-*", {"kill"}),
+        ("*power-posix*", set()),
+        ("mine/power-posix@*", set()),
+        ("1a2b3c4d", set()),
+    ],
+)
+def test_which_layers_a_filter_may_mean(pattern: str, layers: set[str]) -> None:
+    found = {layer for layer in ("point", "kill", "double") if may_name(pattern, "mine", layer)}
+    assert found == layers
