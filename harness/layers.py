@@ -23,7 +23,9 @@ class Bounds:
     """How many cases of a layer are run at most (None: all), and which saves are covered.
 
     ``rewind`` bounds, in each layer, the cases of a rewind that are like those of any other save.
-    ``saves`` None covers the whole run; ``power_saves`` is the same for the power layer.
+    ``saves`` None covers the whole run; ``power_saves`` is the same for the power layer. ``points``
+    is what the names of the failpoints begin with that are meant ("": all), ``only`` the layers
+    that are (None: those that were asked for).
     """
 
     kill: int | None = 4000
@@ -35,6 +37,8 @@ class Bounds:
     realfs: int | None = 200
     saves: tuple[int, ...] | None = None
     power_saves: tuple[int, ...] | None = None
+    points: str = ""
+    only: tuple[str, ...] | None = None
 
 
 EXHAUSTIVE = Bounds(
@@ -58,6 +62,10 @@ def gate_bounds(subject: Subject) -> Bounds:
     )
 
 
+# Of the release: how it trains is what the configurations are for.
+RELEASE = Bounds(points="release.", only=("point",))
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One subject under test in a campaign."""
@@ -66,6 +74,12 @@ class Run:
     subject: Subject
     baseline: Baseline
     bounds: Bounds
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers to run."""
+        wanted, only = self.campaign.options.faults, self.bounds.only
+        return tuple(layer for layer in wanted if only is None or layer in only)
 
     def cases(self, layer: str, cases: Sequence[Case], bound: int | None = None) -> list[Outcome]:
         """Run at most ``bound`` of the cases, evenly taken, and say what was left out."""
@@ -107,7 +121,7 @@ def point_layer(run: Run) -> list[Outcome]:
         return []
     # The rewind first: what comes of it is needed, and it runs beside the others.
     base = planning.rewind_base(run.subject, run.baseline, layer="point")
-    planned = planning.point_cases(run.subject, run.baseline)
+    planned = planning.point_cases(run.subject, run.baseline, beginning=run.bounds.points)
     rewound, outcomes = _apart(run.first_of("point", [*base, *planned], then=("point",)))
     known = {p.rpartition("#")[0] for p in run.baseline.points}
 
@@ -226,8 +240,7 @@ def realfs_layer(run: Run, file_system: str) -> None:
 def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds: Bounds) -> None:
     """All the layers that were asked for, for one subject."""
     run = Run(campaign, subject, baseline, bounds)
-    wanted = campaign.options.faults
-    models = [model for kind, _, model in (w.partition("/") for w in wanted) if kind == "power"]
+    models = [model for kind, _, model in (w.partition("/") for w in run.layers) if kind == "power"]
     # Explorations are few and long: begun first, they run beside the many short cases.
     power = (
         start_power(campaign, subject, baseline, models, saves=bounds.power_saves)
@@ -243,7 +256,7 @@ def run_subject(campaign: Campaign, subject: Subject, baseline: Baseline, bounds
 
 
 def _run_layers(run: Run, power: Started | None) -> None:
-    campaign, subject, wanted = run.campaign, run.subject, run.campaign.options.faults
+    campaign, wanted = run.campaign, run.layers
     rewound = point_layer(run) if "point" in wanted else []
     if "kill" in wanted or "double" in wanted:
         killed = kill_layer(run, rewound)
@@ -259,4 +272,6 @@ def _run_layers(run: Run, power: Started | None) -> None:
         elif kind == "realfs":
             realfs_layer(run, file_system)
         elif kind == "corrupt":
-            campaign.skip(subject, layer, "damage is tried by the test suite, not by campaigns yet")
+            campaign.skip(
+                run.subject, layer, "damage is tried by the test suite, not by campaigns yet"
+            )

@@ -68,9 +68,16 @@ def with_a_sample(items: Sequence[Case], *, telling: Collection[Case], bound: in
     return Plan(tuple(item for item in items if item in chosen), sample.left_out, how)
 
 
-def point_cases(subject: Subject, baseline: Baseline) -> list[Case]:
-    """A kill at every hit of every failpoint that the uninterrupted run reached."""
-    return [kill_case(subject.name, "point", TriggerKind.POINT, p) for p in baseline.points]
+def point_cases(subject: Subject, baseline: Baseline, *, beginning: str = "") -> list[Case]:
+    """A kill at every hit of every failpoint that the uninterrupted run reached.
+
+    ``beginning``: only of those whose name begins so.
+    """
+    return [
+        kill_case(subject.name, "point", TriggerKind.POINT, point)
+        for point in baseline.points
+        if point.startswith(beginning)
+    ]
 
 
 def resume_point_cases(

@@ -6,12 +6,13 @@ from typing import Any
 
 from harness.commands.common import add_common, expanded, fresh_out, options_of
 from harness.errors import UsageError
-from harness.layers import EXHAUSTIVE, gate_bounds
+from harness.layers import EXHAUSTIVE, RELEASE, Bounds, gate_bounds
 from harness.session import Request, run
-from harness.subjects import discover
+from harness.subjects import Subject, discover
 
 DEFAULT_FAULTS = ("point", "kill", "double", "power")
 SMOKE_CONFIGS = Path("smoke_configs")
+RELEASE_SUBJECT = Path("subjects") / "release" / "subject.toml"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -27,7 +28,8 @@ def add_parser(subparsers: Any) -> None:
         nargs="*",
         type=Path,
         metavar="CONFIG",
-        help="train specs (.json), subject files (.toml) or directories (default: smoke_configs/)",
+        help="train specs (.json), subject files (.toml) or directories (default: smoke_configs/, "
+        "and the failpoints of a release)",
     )
     add_common(parser, command="gate", default_faults=DEFAULT_FAULTS)
     parser.set_defaults(run=run_gate)
@@ -50,15 +52,29 @@ def run_gate(arguments: argparse.Namespace) -> int:
     subjects = discover(arguments.configs or [smoke_configs()])
     if not subjects:
         raise UsageError("no configuration was found")
+    with_release = not arguments.configs and "point" in options.faults
+    released = _release_of(smoke_configs()) if with_release else []
+
+    def bounds(subject: Subject) -> Bounds:
+        if subject in released:
+            return RELEASE
+        return EXHAUSTIVE if arguments.exhaustive else gate_bounds(subject)
+
     return run(
         Request(
             command="gate",
-            subjects=tuple(subjects),
+            subjects=(*subjects, *released),
             options=options,
             out=fresh_out(arguments.out),
-            bounds=(lambda _: EXHAUSTIVE) if arguments.exhaustive else gate_bounds,
+            bounds=bounds,
             named=expanded(arguments.faults or (), models=arguments.models),
             with_canary=True,
             arguments=tuple(arguments.words),
         )
     )
+
+
+def _release_of(configs: Path) -> list[Subject]:
+    """The release as a program under test, where the configurations have one beside them."""
+    path = configs / RELEASE_SUBJECT
+    return discover([path]) if path.is_file() else []

@@ -8,7 +8,10 @@ import pytest
 
 from harness import cli, commands, errors, oracle, tinyllm_oracle
 from harness.cases import LAYERS
+from harness.commands import gate
 from harness.commands.common import FILE_SYSTEMS, MODELS
+from harness.layers import RELEASE
+from harness.session import Request
 from tests.harness.histories import a_subject
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -86,3 +89,25 @@ def test_wrong_usage_is_exit_2(
     except SystemExit as error:
         code = int(error.code or 0)
     assert code == 2
+
+
+def test_the_gate_kills_a_release_at_its_failpoints_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Request] = []
+
+    def run(request: Request) -> int:
+        seen.append(request)
+        return 0
+
+    monkeypatch.setattr(gate, "run", run)
+    out = ["--out", str(tmp_path / "out")]
+    for words in ([], ["--exhaustive"], ["--faults", "kill"], [str(gate.smoke_configs())]):
+        assert cli.main(["gate", *words, *out]) == 0
+    named = [[subject.name for subject in request.subjects] for request in seen]
+    assert [names[-1] == "release" for names in named] == [True, True, False, False]
+    assert all(names[:5] == named[0][:5] for names in named)
+    for request in seen[:2]:
+        *configs, release = request.subjects
+        assert request.bounds(release) == RELEASE
+        assert RELEASE not in [request.bounds(config) for config in configs]
