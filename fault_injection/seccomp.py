@@ -178,12 +178,16 @@ def _os_error(what: str) -> OSError:
 
 
 def install_filter(notify: Collection[int | Match]) -> int:
-    """Put this process under the filter; return the listener descriptor (close-on-exec).
+    """Put this process under the filter for ``notify``, as :func:`install_program` does."""
+    return install_program(prepare(notify))
 
-    To be called in the child, whose *next* call in ``notify`` waits for a supervisor. Raises
-    OSError when the kernel refuses, which it does when there already is a listener (EBUSY).
+
+def install_program(code: bytes) -> int:
+    """Put this process under a prepared filter; return the listener descriptor (close-on-exec).
+
+    To be called in the child, whose *next* call that the filter names waits for a supervisor.
+    Raises OSError when the kernel refuses, which it does when there already is a listener (EBUSY).
     """
-    code = prepare(notify)
     program = _SockFprog(len(code) // 8, code)
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise _os_error("prctl(PR_SET_NO_NEW_PRIVS)")
@@ -200,7 +204,7 @@ def install_filter(notify: Collection[int | Match]) -> int:
 
 
 def prepare(notify: Collection[int | Match]) -> bytes:
-    """The filter program for ``notify``. Asked for in the parent already, a fork is given it."""
+    """The filter program for ``notify``: made in the parent, given to the child."""
     return _prepared(frozenset(notify))
 
 

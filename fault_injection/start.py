@@ -88,13 +88,14 @@ def start(
             # What is buffered here must not be written once more by the child.
             if stream is not None and not stream.closed:
                 stream.flush()
+    filter_program: bytes | None = None
     if notify is not None:
         from fault_injection import seccomp
 
-        seccomp.prepare(notify)
+        filter_program = seccomp.prepare(notify)
     if plan is not None:
         plan = forkstart.ready(plan)
-    child = _Child(command, plan, notify, arming, file_limit_bytes)
+    child = _Child(command, plan, filter_program, arming, file_limit_bytes)
     started = Started()
     try:
         with contextlib.ExitStack() as childs_ends:
@@ -158,7 +159,7 @@ def _receive_listener(ours: socket.socket) -> int:
 class _Child:
     command: Command
     plan: forkstart.Plan | None
-    notify: Collection["int | Match"] | None
+    filter_program: bytes | None
     arming: Arming | None
     file_limit_bytes: int | None
 
@@ -197,7 +198,7 @@ def _be_the_child(
             limits = (child.file_limit_bytes, child.file_limit_bytes)
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         if child.command.call is not None:
-            _supervise(child.notify, said)
+            _supervise(child.filter_program, said)
             os.close(said)
             forkcall.run(child.command.call)
         if child.plan is None:
@@ -218,13 +219,13 @@ def _close_all_but(keep: set[int]) -> None:
     os.closerange(low, 1 << 30)
 
 
-def _supervise(notify: Collection["int | Match"] | None, said: int) -> None:
-    if notify is None:
+def _supervise(filter_program: bytes | None, said: int) -> None:
+    if filter_program is None:
         return
     from fault_injection import seccomp
 
-    listener = seccomp.install_filter(notify)
-    sock = socket.socket(fileno=said)
+    listener = seccomp.install_program(filter_program)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=said)
     socket.send_fds(sock, [b"F"], [listener])
     sock.detach()
     os.close(listener)
@@ -245,7 +246,7 @@ def _execute(child: _Child, said: int, control_fd: int) -> NoReturn:
             with contextlib.suppress(OSError):
                 signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _supervise(child.notify, said)
+    _supervise(child.filter_program, said)
     os.execvpe(child.command.argv[0], child.command.argv, env)
 
 
@@ -254,6 +255,6 @@ def _become(child: _Child, plan: forkstart.Plan, said: int, control_fd: int) -> 
         points.arm(chosen=child.arming.chosen, report=child.arming.report, control_fd=control_fd)
     else:
         points.disarm()
-    _supervise(child.notify, said)
+    _supervise(child.filter_program, said)
     os.close(said)
     forkstart.run(plan, env=dict(child.command.env), cwd=child.command.cwd)
