@@ -148,6 +148,7 @@ _HANDLED = frozenset({signal.SIGINT})
 
 _frozen = False
 _modules: frozenset[str] = frozenset()
+_modules_of: tuple[int, str] = (0, "")
 
 
 def freeze() -> None:
@@ -165,12 +166,13 @@ def ready(chosen: Plan) -> Plan:
     What was made since :func:`freeze` the child freezes (:func:`run`): frozen here, its cycles
     would never be freed.
     """
-    global _modules
+    global _modules, _modules_of
     freeze()
     linecache.clearcache()
-    if len(_modules) != len(sys.modules) or not _modules.issuperset(sys.modules):
-        _modules = frozenset(sys.modules)
-    return replace(chosen, modules=_modules, last_module=next(reversed(sys.modules)))
+    now = freshpython.loaded()
+    if _modules_of != now:
+        _modules, _modules_of = frozenset(sys.modules), now
+    return replace(chosen, modules=_modules, last_module=now[1])
 
 
 def run(chosen: Plan, *, env: Mapping[str, str], cwd: str) -> NoReturn:
@@ -211,7 +213,8 @@ def _forget_the_parent(chosen: Plan, env: Mapping[str, str]) -> None:
     if (tempfile := loaded("tempfile")) is not None:
         tempfile.tempdir = tempfile._name_sequence = None  # type: ignore[attr-defined]
     if (numpy_random := loaded("numpy.random")) is not None:
-        numpy_random.seed()
+        # Its own way of drawing a seed takes three times as long as all else that is done here.
+        numpy_random.seed(int.from_bytes(os.urandom(4)))
     if (tracker := loaded("multiprocessing.resource_tracker")) is not None:
         # A tracker of the parent is no child of ours, and its descriptor is closed.
         tracker._resource_tracker._fd = tracker._resource_tracker._pid = None

@@ -232,7 +232,7 @@ def shadowed(directory: str, look: Look) -> str | None:
 
 def moved(look: Look) -> str | None:
     """A module that is loaded here, of which a fresh interpreter would find another file."""
-    if not sys.modules.keys() - _agreed.get(look.path, frozenset()):
+    if _agreed.get(look.path) == loaded():
         return None
     for name, module in list(sys.modules.items()):
         if "." in name or name in look.modules or name == "__main__":
@@ -244,11 +244,20 @@ def moved(look: Look) -> str | None:
         theirs = None if found is None else found.origin
         if theirs is not None and os.path.realpath(theirs) != os.path.realpath(ours):
             return f"{name} is loaded from {ours}; a fresh interpreter would take {theirs}"
-    _agreed[look.path] = frozenset(sys.modules)
+    _agreed[look.path] = loaded()
     return None
 
 
-_agreed: dict[tuple[str, ...], frozenset[str]] = {}  # the modules found alike, by search path
+_agreed: dict[tuple[str, ...], tuple[int, str]] = {}  # ``loaded`` when all were found alike
+
+
+def loaded() -> tuple[int, str]:
+    """What changes when a module is loaded: how many there are, and which is the last.
+
+    Asked before every fork. Comparing the names themselves would write to every one of them (its
+    count of references), and each page that is written to between two forks is copied.
+    """
+    return len(sys.modules), next(reversed(sys.modules))
 
 
 def _is_package(path: str, suffixes: Sequence[str]) -> bool:
