@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
-from fault_injection import freshpython, processes
+from fault_injection import forkimports, freshpython, processes
 from fault_injection.freshpython import Look
 
 _SCRIPT_LIMIT_BYTES = 16 << 20
@@ -71,8 +71,13 @@ def is_forkable(
     return found if isinstance(found, str) else None
 
 
-def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | str:
-    """What :func:`run` needs, or why the command cannot be forked."""
+def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | str | None:
+    """What :func:`run` needs, or why the command cannot be forked.
+
+    None: it could be, but for modules that this process has loaded for the sake of another program
+    (:mod:`fault_injection.forkimports`). It is to be started as a process then.
+    """
+    forkimports.load_told()
     if not hasattr(os, "fork"):
         return "this system has no fork"
     if not argv or not freshpython.is_this_python(argv[0], env, cwd):
@@ -89,13 +94,14 @@ def plan(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str) -> Plan | s
     if isinstance(look, str):
         return look
     first_path = os.path.dirname(os.path.realpath(script)) if script else cwd
-    why_not = (
-        freshpython.differs_from(look, env)
-        or freshpython.shadowed(first_path, look)
-        or freshpython.moved(look)
-    )
+    why_not = freshpython.differs_from(look, env)
     if why_not is not None:
         return why_not
+    if freshpython.shadowed(first_path, look) or freshpython.moved(look):
+        for_another = forkimports.loaded()
+        return freshpython.shadowed(first_path, look, but=for_another) or freshpython.moved(
+            look, but=for_another
+        )
     code = _compiled(script, cwd) if script else None
     if script and code is None:
         return f"{script} does not compile"  # the interpreter says it best itself
@@ -168,6 +174,7 @@ def ready(chosen: Plan) -> Plan:
     """
     global _modules, _modules_of
     freeze()
+    forkimports.share()
     linecache.clearcache()
     now = freshpython.loaded()
     if _modules_of != now:
@@ -186,6 +193,7 @@ def run(chosen: Plan, *, env: Mapping[str, str], cwd: str) -> NoReturn:
         _forget_the_parent(chosen, env)
         _set_up(chosen)
         status = _run_program(chosen, cwd)
+        forkimports.tell(_new_modules(chosen))
         _end(status, chosen)
     except BaseException:
         # A failure of this module itself must neither return into the parent's frames nor be

@@ -20,7 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,10 +206,11 @@ def _own_look(fixed_hash: bool) -> Mapping[str, object]:
     return ours
 
 
-def shadowed(directory: str, look: Look) -> str | None:
+def shadowed(directory: str, look: Look, *, but: Collection[str] = ()) -> str | None:
     """A module file in ``directory`` that this process has already imported from elsewhere.
 
-    A fresh interpreter would find the program's own file first; a fork would not.
+    A fresh interpreter would find the program's own file first; a fork would not. ``but`` are
+    modules that are not looked at.
     """
     suffixes = importlib.machinery.all_suffixes()
     try:
@@ -219,7 +220,7 @@ def shadowed(directory: str, look: Look) -> str | None:
     for name in names:
         stem = next((name[: -len(s)] for s in suffixes if name.endswith(s)), name)
         module = sys.modules.get(stem)
-        if module is None or stem in look.modules:
+        if module is None or stem in look.modules or stem in but:
             continue
         if stem == name and not _is_package(os.path.join(directory, name), suffixes):
             continue
@@ -230,12 +231,15 @@ def shadowed(directory: str, look: Look) -> str | None:
     return None
 
 
-def moved(look: Look) -> str | None:
-    """A module that is loaded here, of which a fresh interpreter would find another file."""
+def moved(look: Look, *, but: Collection[str] = ()) -> str | None:
+    """A module that is loaded here, of which a fresh interpreter would find another file.
+
+    ``but`` are modules that are not looked at.
+    """
     if _agreed.get(look.path) == loaded():
         return None
     for name, module in list(sys.modules.items()):
-        if "." in name or name in look.modules or name == "__main__":
+        if "." in name or name in look.modules or name == "__main__" or name in but:
             continue
         ours = getattr(getattr(module, "__spec__", None), "origin", None)
         if ours is None or not os.path.isabs(ours):
@@ -244,7 +248,8 @@ def moved(look: Look) -> str | None:
         theirs = None if found is None else found.origin
         if theirs is not None and os.path.realpath(theirs) != os.path.realpath(ours):
             return f"{name} is loaded from {ours}; a fresh interpreter would take {theirs}"
-    _agreed[look.path] = loaded()
+    if not but:
+        _agreed[look.path] = loaded()
     return None
 
 

@@ -6,7 +6,8 @@ differ, the subject is not deterministic and nothing can be said about its resum
 
 The first run is a process of its own, the second a fork where the subject can be forked: that the
 two agree is the proof that the fork server does not change the subject. If they do not, a third
-run, again a process, tells whether the subject or the fork is to blame.
+run, again a process, tells whether the subject or the fork is to blame. A fork after which modules
+were loaded for those to come (:mod:`fault_injection.forkimports`) is run once more.
 """
 
 import itertools
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fault_injection import forkimports
 from fault_injection.attempt import Attempt, Settings, run_attempt
 from fault_injection.forkstart import is_forkable
 from fault_injection.recorder import stable_names
@@ -112,6 +114,10 @@ def run_baseline(
     why_not = _why_not_forked(subject) if fork else "it was asked not to"
     second = _run(subject, scratch, number=1, fork=why_not is None)
     forked = why_not is None
+    if forked and forkimports.load_told():
+        # All forks from here on find modules loaded that this one had to load: it is one of those
+        # that has to agree with the process.
+        second = _run(subject, scratch, number=4, fork=True)
     notes = [f"runs as a process, not as a fork: {why_not}"] if why_not else []
     difference = _difference(first, second)
     if difference and forked:
