@@ -14,19 +14,24 @@ from harness.results import PASS
 from harness.subjects import Subject, discover, with_timeout
 from harness.workers import worker_pool
 
-ADAMW_TARGET, NUMPY_TARGET = 12.0, 10.0
+ADAMW_TARGET, NUMPY_TARGET, TORCH_TARGET = 12.0, 10.0, 10.0
+_TORCH_CASES = 6  # each takes seconds as processes
 
 
 def kills(setting: Setting) -> list[Figure]:
-    """The ``adamw`` smoke config, and the numpy example."""
-    numpy_trainer = setting.configs / "subjects" / "numpy-trainer" / "subject.toml"
+    """The ``adamw`` smoke config, and the numpy and the torch example."""
+    subjects = setting.configs / "subjects"
+    numpy_trainer = subjects / "numpy-trainer" / "subject.toml"
+    torch_trainer = subjects / "torch-trainer" / "subject.toml"
+    cases = setting.sizes.cases
     return [
-        _rates("kills-adamw", setting.configs / "adamw.json", setting, target=ADAMW_TARGET),
-        _rates("kills-numpy", numpy_trainer, setting, target=NUMPY_TARGET),
+        _rates("kills-adamw", setting.configs / "adamw.json", cases, target=ADAMW_TARGET),
+        _rates("kills-numpy", numpy_trainer, cases, target=NUMPY_TARGET),
+        _rates("kills-torch", torch_trainer, min(cases, _TORCH_CASES), target=TORCH_TARGET),
     ]
 
 
-def _rates(name: str, path: Path, setting: Setting, *, target: float) -> Figure:
+def _rates(name: str, path: Path, most: int, *, target: float) -> Figure:
     [subject] = discover([path])
     with worker_pool(1, env=dict(subject.env)) as (executor, _):
         baseline = executor.submit(tasks.baseline_task, subject, True, None).result()
@@ -35,7 +40,7 @@ def _rates(name: str, path: Path, setting: Setting, *, target: float) -> Figure:
         subject = with_timeout(subject, baseline_seconds=baseline.seconds)
         everything = planning.kill_cases(subject, baseline)
         everything += planning.point_cases(subject, baseline)
-        cases = planning.evenly(everything, setting.sizes.cases).cases
+        cases = planning.evenly(everything, most).cases
         pair = _both_ways(executor, subject, baseline, list(cases))
     return rate_figure(name, subject.name, pair, target=target, baseline_s=baseline.seconds)
 
