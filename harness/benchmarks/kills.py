@@ -81,7 +81,8 @@ def rate_figure(name: str, subject: str, pair: Pair, *, target: float, baseline_
         target=target,
         at_most=False,
         detail=f"{cases / forked:.2f} and {cases / started:.2f} cases a second on one worker; "
-        f"bound by the training that a case repeats: a case takes {median(pair.first_s):.3f} s, an "
-        f"uninterrupted run {baseline_s:.3f} s ({share:.0%} of it)",
+        f"bound by what a case repeats of the run: it takes {median(pair.first_s):.3f} s, an "
+        f"uninterrupted run as a fork, its start, supervision and end included, {baseline_s:.3f} s "
+        f"({share:.0%} of it)",
         rounds=cases,
     )

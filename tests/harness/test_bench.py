@@ -66,7 +66,7 @@ def test_case_rates() -> None:
     figure = rate_figure("k", "adamw", pair, target=12.0, baseline_s=0.1)
     assert (figure.value, figure.met, figure.rounds) == (10.0, False, 2)
     assert figure.detail.startswith("4.00 and 0.40 cases a second on one worker")
-    assert figure.detail.endswith("an uninterrupted run 0.100 s (40% of it)")
+    assert figure.detail.endswith("0.100 s (40% of it)")
 
 
 def test_judged_states_against_process_starts() -> None:
