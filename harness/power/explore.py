@@ -24,6 +24,7 @@ from harness.cases import Case
 from harness.evidence import Finding
 from harness.power.judge import Judge, shown_events
 from harness.power.reasons import lost_words, reason_of
+from harness.power.stretches import Enumerated
 from harness.subjects import Subject
 from harness.underway import Told
 
@@ -107,6 +108,15 @@ class _Prepared:
     trace: Trace
     outputs: tuple[int, ...]
     judge: Judge
+    _enumerated: dict[tuple[str, int, int], Enumerated] = field(default_factory=dict)
+
+    def enumerated(self, exploration: Exploration) -> Enumerated:
+        """The states of the whole run, of which an exploration has a stretch."""
+        key = (exploration.model, exploration.seed, exploration.bound)
+        found = self._enumerated.get(key)
+        if found is None:
+            found = self._enumerated[key] = Enumerated(self.trace, *key, self.outputs)
+        return found
 
 
 _prepared: dict[tuple[str, bool], _Prepared] = {}
@@ -156,16 +166,8 @@ def explore(
     cut = ""
     of_place: dict[str, int] = {}
     singled: list[Case] = []
-    for state in enumerate_states(
-        prepared.trace,
-        model=exploration.model,
-        seed=exploration.seed,
-        bound=exploration.bound,
-        outputs=prepared.outputs,
-        counts=counts,
-    ):
-        if not _within(exploration, state.place):
-            continue
+    enumerated = prepared.enumerated(exploration)
+    for state in enumerated.stretch(exploration.first, exploration.last, counts):
         label = state.place_label
         by_place = _lets_through(exploration, place_case(exploration, label))
         if not by_place and not _lets_through(exploration, case_of(exploration, state)):
@@ -192,16 +194,15 @@ def explore(
             if findings := judge.findings(state):
                 told_of.add(state, findings)
                 singled = [case for case in singled if case != case_of(exploration, state)]
-    here = [c for c in counts if _within(exploration, c.place)]
     narrowed = exploration.filter is not None or bool(cut) or passed_over > 0
     return Explored(
         model=exploration.model,
-        cases=states if narrowed else sum(c.states for c in here),
+        cases=states if narrowed else sum(c.states for c in counts),
         states=states,
         judged=judge.counts.judged - judged,
         equal_reads=judge.counts.equal_reads - equal,
         checked=judge.counts.checked - checked,
-        sampled=any(c.sampled for c in here),
+        sampled=any(c.sampled for c in counts),
         failed=told_of.failed,
         failures=tuple(told_of.kept),
         places=tuple(of_place.items()),
@@ -226,10 +227,6 @@ def place_case(exploration: Exploration, label: str) -> Case:
 def _lets_through(exploration: Exploration, case: Case) -> bool:
     pattern = exploration.filter
     return pattern is None or fnmatch.fnmatchcase(case.id, pattern)
-
-
-def _within(exploration: Exploration, place: int) -> bool:
-    return place >= exploration.first and (exploration.last < 0 or place <= exploration.last)
 
 
 _Kind = tuple[tuple[str, str], ...]  # the invariants that were broken, and what was said of each
