@@ -38,7 +38,7 @@ from fault_injection.calls_content import O_PATH
 from fault_injection.overlay import Overlay
 from fault_injection.procfs import AT_FDCWD, View, fd_text, lstat, signed, umask
 from fault_injection.requests import Request
-from fault_injection.seccomp import Notification, read_c_string
+from fault_injection.seccomp import Match, Notification, read_c_string
 from fault_injection.syscalls import NAMES, NUMBERS
 from fault_injection.trace import Kind
 
@@ -102,15 +102,18 @@ _OF_DESCRIPTORS = {
     "flistxattr": "stat",
     "getdents": "listing",
     "getdents64": "listing",
-    "lseek": "stat",
+    "lseek": "stat",  # from the end
 }
 _OPENS = ("open", "openat", "openat2", "creat")
 _PAIRS = ("rename", "renameat", "renameat2", "link", "linkat")
 
 REPLACED, EMPTIED = "replaced", "emptied-"
 
-NOTIFY = frozenset(
-    NUMBERS[name] for name in (*_ASKING, *_OF_DESCRIPTORS, *_OPENS, *_PAIRS) if name in NUMBERS
+_NAMES = (*_ASKING, *_OF_DESCRIPTORS, *_OPENS, *_PAIRS)
+NOTIFY: frozenset[int | Match] = frozenset(
+    Match(NUMBERS[name], equals=((2, _LSEEK_END),)) if name == "lseek" else NUMBERS[name]
+    for name in _NAMES
+    if name in NUMBERS
 )
 
 
@@ -143,8 +146,7 @@ class Reads:
             elif name in _PAIRS:
                 self._pair(note, name)
             elif name in _OF_DESCRIPTORS:
-                if name != "lseek" or note.args[2] & 0xFFFFFFFF == _LSEEK_END:
-                    self._descriptor(note.tid, signed(note.args[0]), _OF_DESCRIPTORS[name])
+                self._descriptor(note.tid, signed(note.args[0]), _OF_DESCRIPTORS[name])
             elif name in _ASKING:
                 self._path(note, name)
         except OSError:

@@ -183,6 +183,19 @@ except NotADirectoryError:
     ) == {"": {"exists"}, "LATEST": {"exists"}}
 
 
+def test_only_a_seek_from_the_end_asks_for_the_length(root: Path) -> None:
+    code = """
+import os, sys
+os.chdir(sys.argv[1])
+log = os.open("log", os.O_WRONLY)
+for whence in (os.SEEK_SET, os.SEEK_CUR, SEEK):
+    os.lseek(log, 0, whence)
+"""
+    plain = asked(root, code.replace("SEEK)", "os.SEEK_SET)"))
+    assert "stat" not in plain["log"]
+    assert "stat" in asked(root, code.replace("SEEK)", "os.SEEK_END)"))["log"]
+
+
 def test_which_directories_of_the_start_are_gone(root: Path) -> None:
     code = """
 import os, shutil, sys
