@@ -181,15 +181,34 @@ def remove_workspace(path: str) -> None:
 
 
 def mark(directory: str) -> None:
-    """Say in ``directory``, a new one named ``durability-...``, that it is this process's."""
+    """Say in ``directory``, a new one, that it is this process's."""
     with open(os.path.join(directory, _OWNER_FILE), "x", encoding="ascii") as file:
         file.write(this_process().name)
 
 
-def _marked(parent: str) -> Iterator[tuple[str, Owner]]:
+@contextlib.contextmanager
+def beside(parent: str, prefix: str) -> Iterator[str]:
+    """A new directory ``<prefix><random>`` in ``parent`` for the time of a ``with`` block.
+
+    For what must lie on the disk of ``parent``, where no leftovers are looked for. Those that dead
+    processes left there under the same prefix are removed first.
+    """
+    for path, owner in list(_marked(parent, prefix)):
+        if is_dead(owner):
+            with contextlib.suppress(LeftoverError, OSError):
+                remove_tree(path)
+    path = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    try:
+        mark(path)
+        yield path
+    finally:
+        remove_tree(path)
+
+
+def _marked(parent: str, prefix: str = _MARKED_PREFIX) -> Iterator[tuple[str, Owner]]:
     """The marked directories of this user in ``parent``, and whose they are."""
     for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
-        if not entry.name.startswith(_MARKED_PREFIX) or not entry.is_dir(follow_symlinks=False):
+        if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
             continue
         try:
             if entry.stat(follow_symlinks=False).st_uid != os.geteuid():

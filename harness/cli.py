@@ -6,7 +6,11 @@ is, as Python prints it, with exit code 70.
 """
 
 import argparse
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 
 from harness import commands
@@ -39,7 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(words)
     arguments.words = words
     try:
-        return int(arguments.run(arguments))
+        with _ended_in_order():
+            return int(arguments.run(arguments))
     except HarnessError as error:
         print(f"durability: {error}", file=sys.stderr)
         return error.exit_code
@@ -52,6 +57,23 @@ def main(argv: list[str] | None = None) -> int:
         sys.excepthook(*sys.exc_info())
         print("durability: this is an error of the harness, not a verdict", file=sys.stderr)
         return INTERNAL_ERROR
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, so that it leaves nothing behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python handles signals in the main thread only
+        return
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ which ``reproduce`` makes the rest.
 """
 
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from fault_injection import leftovers
 from harness import tasks
 from harness.bundles import BundledAttempt, bundle_name, write_bundle
 from harness.campaign import Campaign, Failed
@@ -122,9 +122,9 @@ def bundle_case(
     ``rerun`` starts it with its trees kept in the directory that it is given.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = Path(tempfile.mkdtemp(prefix=".kept-", dir=path.parent))
-    try:
-        again = rerun(str(kept)).result()
+    with leftovers.beside(str(path.parent), ".kept-") as directory:
+        kept = Path(directory)
+        again = rerun(directory).result()
         tree = crash_state(kept, again.outcome)
         write_bundle(
             path,
@@ -140,8 +140,6 @@ def bundle_case(
             history=again.outcome.history.steps if again.outcome.history else (),
         )
         return again.outcome.verdict
-    finally:
-        shutil.rmtree(kept, ignore_errors=True)
 
 
 def crash_state(kept: Path, outcome: Outcome) -> Path | None:

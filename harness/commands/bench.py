@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fault_injection import leftovers
 from harness.benchmarks import ALL
 from harness.benchmarks.figures import Figure, unmeasured
 from harness.benchmarks.gate import run_gate_now
@@ -114,7 +114,7 @@ def _report(
 
 def _one(name: str, arguments: argparse.Namespace) -> list[Figure]:
     """One benchmark in a scratch directory of its own, which is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=arguments.out) as scratch:
+    with leftovers.beside(str(arguments.out), ".bench-") as scratch:
         result: Path | None = GATE_RESULT if GATE_RESULT.is_file() else None
         if name == "gate" and arguments.gate:
             result = run_gate_now(Path(scratch) / "gate", jobs=arguments.jobs)

@@ -3,7 +3,6 @@
 import argparse
 import fnmatch
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fault_injection import leftovers
 from harness import mutants
 from harness.commands.common import add_common, fresh_out, options_of
 from harness.commands.gate import smoke_configs
@@ -47,7 +47,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     out = fresh_out(arguments.out)
     rows: list[Row] = []
     with (
-        tempfile.TemporaryDirectory(prefix="durability-build-") as build,
+        leftovers.workspace(run_id="build") as build,
         worker_pool(options.jobs) as (executor, temp_dir),
         progress(stream=sys.stderr) as shown,
     ):

@@ -266,3 +266,17 @@ def test_a_directory_with_its_owner_inside_is_found_when_that_is_dead(runtime: P
         "durability-living",
         "durability-other",
     ]
+
+
+def test_what_dead_runs_left_beside_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    dead, living, unmarked = (tmp_path / f".bench-{name}" for name in ("dead", "living", "plain"))
+    for directory in (dead, living, unmarked):
+        directory.mkdir()
+        (directory / "large").write_bytes(b"x")
+    (dead / ".owner").write_text(_owner_like_this_process(started=1).name)
+    leftovers.mark(str(living))
+    with leftovers.beside(str(tmp_path), ".bench-") as made:
+        assert os.path.dirname(made) == str(tmp_path)
+        (Path(made) / "file").touch()
+        assert not dead.exists()
+    assert sorted(tmp_path.iterdir()) == sorted((living, unmarked))

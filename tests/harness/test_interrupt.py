@@ -140,3 +140,30 @@ def test_a_task_counts_and_stops_where_it_is_asked_to(tmp_path: Path) -> None:
     underway.ask_to_stop(tmp_path / "under-way")
     assert underway.Told(path).count(8) is True
     assert underway.Told().count(9) is False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_every_command_ends_in_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:
+    """The matrix compiles into a directory: that must not stay."""
+    monkeypatch.setenv("DURABILITY_RUNTIME_DIR", str(tmp_path))
+    seen: list[Path] = []
+
+    def interrupted(mutants_dir: Path, names: list[str], *, build: Path) -> list[Any]:
+        del mutants_dir, names
+        seen.append(build)
+        assert build.is_dir()
+        os.kill(os.getpid(), number)
+        return []
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr("harness.commands.matrix.chosen_mutants", interrupted)
+    assert cli.main(["matrix", "--jobs", "1", "--out", str(tmp_path / "out")]) == 130
+    assert signal.getsignal(number) is before
+    assert "durability: interrupted" in capsys.readouterr().err
+    assert [path.exists() for path in seen] == [False]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
