@@ -52,46 +52,62 @@ class Explored:
 
 
 def power(setting: Setting) -> list[Figure]:
-    """One save of ``adamw`` under all four models, and how fast its states were judged."""
-    [subject] = discover([setting.configs / "adamw.json"])
-    save = max(1, subject.keep_ckpts)  # the first with retention at work
-    with worker_pool(setting.jobs, env=dict(subject.env)) as (executor, temp):
-        subject, baseline = _baseline(subject, executor, temp, jobs=setting.jobs)
-        for ready in [executor.submit(tasks.preload, subject) for _ in range(setting.jobs)]:
-            ready.result()  # to import torch in every worker is no part of exploring
-        found = explored(
-            subject, baseline, executor, temp, models=MODELS, save=save, jobs=setting.jobs
-        )
-        starts = tuple(
-            executor.submit(start_once, subject, baseline).result() for _ in range(PROCESSES)
-        )
-    return exploration_figures(found, starts, jobs=setting.jobs)
+    """One save of ``adamw`` under all four models, and how fast its states are judged.
 
-
-def exploration_figures(found: Explored, starts_s: tuple[float, ...], *, jobs: int) -> list[Figure]:
-    """The wall time, and judged states a second and worker against one start a state."""
-    start_s = median(starts_s)
-    rate = found.states / (found.seconds * jobs)
-    return [
-        Figure(
-            name="power",
-            what=f"exploring one save of adamw under {len(MODELS)} models on {jobs} workers",
-            value=found.seconds,
-            unit="s",
-            target=EXPLORE_TARGET_S,
-            detail=found.words(),
-        ),
-        Figure(
-            name="power-rate",
-            what="judged states a second / process starts a second, on one worker",
-            value=rate * start_s,
-            unit="x",
-            target=JUDGE_TARGET,
-            at_most=False,
-            detail=f"{rate:,.0f} states a second and worker; a start with its resume takes "
-            f"{start_s:.2f} s (median of {len(starts_s)})",
-        ),
+    The rate is also that of ``file-tokenizer``, whose save has the most files: the more states, the
+    fewer of them must be run.
+    """
+    found, _ = _one_save(setting, "adamw", jobs=setting.jobs, starts=0)
+    rates = [
+        rate_figure(
+            f"power-rate{suffix}", name, *_one_save(setting, name, jobs=1, starts=PROCESSES)
+        )
+        for name, suffix in (("adamw", ""), ("file-tokenizer", "-files"))
     ]
+    return [exploration_figure(found, jobs=setting.jobs), *rates]
+
+
+def _one_save(
+    setting: Setting, config: str, *, jobs: int, starts: int
+) -> tuple[Explored, tuple[float, ...]]:
+    """Explore a save of a smoke config, from cold; and the seconds of ``starts`` processes."""
+    [subject] = discover([setting.configs / f"{config}.json"])
+    save = max(1, subject.keep_ckpts)  # the first with retention at work
+    with worker_pool(jobs, env=dict(subject.env)) as (executor, temp):
+        subject, baseline = _baseline(subject, executor, temp, jobs=jobs)
+        for ready in [executor.submit(tasks.preload, subject) for _ in range(jobs)]:
+            ready.result()  # to import torch in every worker is no part of exploring
+        found = explored(subject, baseline, executor, temp, models=MODELS, save=save, jobs=jobs)
+        once = [executor.submit(start_once, subject, baseline) for _ in range(starts)]
+        return found, tuple(start.result() for start in once)
+
+
+def exploration_figure(found: Explored, *, jobs: int) -> Figure:
+    """The wall time of an exploration."""
+    return Figure(
+        name="power",
+        what=f"exploring one save of adamw under {len(MODELS)} models on {jobs} workers",
+        value=found.seconds,
+        unit="s",
+        target=EXPLORE_TARGET_S,
+        detail=found.words(),
+    )
+
+
+def rate_figure(name: str, config: str, found: Explored, starts_s: tuple[float, ...]) -> Figure:
+    """The judged states a second of one worker against one start a state."""
+    start_s = median(starts_s)
+    rate = found.states / found.seconds
+    return Figure(
+        name=name,
+        what=f"judged states a second of {config} / process starts a second, on one worker",
+        value=rate * start_s,
+        unit="x",
+        target=JUDGE_TARGET,
+        at_most=False,
+        detail=f"{rate:,.0f} states a second; a start with its resume takes {start_s:.2f} s "
+        f"(median of {len(starts_s)}); bound by what is run: {found.words()}",
+    )
 
 
 def growth(setting: Setting) -> list[Figure]:

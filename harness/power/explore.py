@@ -118,6 +118,10 @@ class _Prepared:
             found = self._enumerated[key] = Enumerated(self.trace, *key, self.outputs)
         return found
 
+    def forget_states(self) -> None:
+        """Enumerate anew when they are asked for again."""
+        self._enumerated.clear()
+
 
 _prepared: dict[tuple[str, bool], _Prepared] = {}
 
@@ -143,6 +147,8 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
             judge.know_complete(state.tree() for state in everything)
         while len(_prepared) >= MOST_PREPARED:
             del _prepared[next(iter(_prepared))]
+        for earlier in _prepared.values():
+            earlier.forget_states()  # they are many, and a worker is seldom given two runs in turn
         found = _prepared[key] = _Prepared(trace, outputs, judge)
     return found
 

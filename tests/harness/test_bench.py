@@ -11,7 +11,8 @@ from harness.benchmarks.children import BenchmarkFailed, measured
 from harness.benchmarks.figures import Figure, Pair, median, paired, ratio_figure, unmeasured
 from harness.benchmarks.gate import gate_figure
 from harness.benchmarks.kills import rate_figure
-from harness.benchmarks.power import Explored, exploration_figures
+from harness.benchmarks.power import Explored, exploration_figure
+from harness.benchmarks.power import rate_figure as states_figure
 from harness.benchmarks.realfs import cuts_figure
 from harness.benchmarks.sizes import Setting, Sizes
 from harness.cli import main
@@ -71,13 +72,14 @@ def test_case_rates() -> None:
 
 def test_judged_states_against_process_starts() -> None:
     found = Explored(4.0, 900, 800, 20, 780, sampled=False, failed=0)
-    seconds, rate = exploration_figures(found, (9.0, 2.0, 1.0), jobs=2)
+    seconds = exploration_figure(found, jobs=2)
+    rate = states_figure("power-rate", "adamw", found, (9.0, 2.0, 1.0))
     assert (seconds.value, seconds.met) == (4.0, True)
     assert (
         seconds.detail
         == "900 states found, 800 distinct, 20 run for real, 780 answered by equal reads"
     )
-    assert (rate.value, rate.met) == (200.0, False)  # 100 a second and worker, 0.5 starts
+    assert (rate.value, rate.met) == (400.0, False)  # 200 a second, 0.5 starts
 
 
 def test_cuts_a_second() -> None:
