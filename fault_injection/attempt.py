@@ -151,6 +151,7 @@ def _result(
         places=tuple(watched.places),
         trace=trace,
         reads=reads,
+        overlay=recorder.overlay if recorder else None,
         removed=recorder.removed if recorder and settings.observe_reads else frozenset(),
         left_behind=watched.left_behind,
         untraceable=watched.untraceable or (recorder.untraceable if recorder else ""),

@@ -25,6 +25,10 @@ class Overlay:
             above, _, name = above.rpartition(b"/")
             below = _join(name, below)
 
+    def moved(self) -> dict[Path, Path]:
+        """What has another path now than in the starting tree: that one, and this."""
+        return {at: start for at, start in self._entries.items() if start is not None}
+
     def is_gone(self, start: Path) -> bool:
         """Whether nothing comes from ``start``, a path of the starting tree, any more."""
         candidates = [start]

@@ -130,6 +130,11 @@ class Reads:
         """Path in the starting tree to what was asked of it; sorted."""
         return {path: frozenset(self._questions[path]) for path in sorted(self._questions)}
 
+    def overlay(self) -> Overlay:
+        """Where each path comes from by now."""
+        self._settle(-1)
+        return self._overlay
+
     def removed(self) -> frozenset[bytes]:
         """The directories of the starting tree that it listed and that are gone from the tree."""
         self._settle(-1)
@@ -297,6 +302,9 @@ class Reads:
             if part == b"..":
                 here = os.path.dirname(here)
                 continue
+            if here == b"/proc" and part in (b"self", b"thread-self"):
+                here = b"/proc/%d" % tid  # as the waiting thread sees it
+                continue
             below = here.rstrip(b"/") + b"/" + part
             status = lstat(below)
             if status is None and todo:
@@ -316,7 +324,7 @@ class Reads:
 
     def _is_plainly_outside(self, tid: int, dirfd: int, path: bytes, *, follow: bool) -> bool:
         """Whether, at the price of two looks, a path can be dismissed: nearly all of them can."""
-        if path.startswith(self._view.root):
+        if path.startswith((self._view.root, b"/proc/", b"/dev/fd/")):
             return False
         access = self._view.base(tid, dirfd, path)
         head, _, name = access.rstrip(b"/").rpartition(b"/")

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from fault_injection import calls, effects
 from fault_injection.filetree import FileTree
 from fault_injection.labels import Labeller, stable_names
+from fault_injection.overlay import Overlay
 from fault_injection.pending import Draft, Pending, World
 from fault_injection.procfs import View, has_left
 from fault_injection.pysite import Sites
@@ -111,6 +112,11 @@ class Recorder:
     def reads(self) -> dict[bytes, frozenset[str]] | None:
         """With ``observe_reads``: what was asked of which path of the starting tree (``reads``)."""
         return None if self._reads is None else self._reads.questions()
+
+    @property
+    def overlay(self) -> Overlay | None:
+        """With ``observe_reads``: where each path of the tree as it is comes from."""
+        return None if self._reads is None else self._reads.overlay()
 
     @property
     def removed(self) -> frozenset[bytes]:

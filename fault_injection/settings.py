@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fault_injection.faults import ActionKind, Fault, TriggerKind
+from fault_injection.overlay import Overlay
 from fault_injection.trace import Trace
 
 Reads = Mapping[bytes, frozenset[str]]
@@ -95,11 +96,11 @@ class Attempt:
     to happen, and is empty when it was not. ``seen`` is in the order in which the world could see
     it. ``cut`` names the sources of which only the beginning was kept. ``points`` are the
     failpoints passed, ``places`` the changing calls under root and the outputs (``output-...``),
-    ``name#n`` each, in order. ``reads`` and ``removed`` (with ``observe_reads``) are what was asked
-    of the starting tree, and the directories of it that were listed and are gone. ``left_behind``
-    are the command lines of processes that outlived the main process and were killed.
-    ``untraceable`` names the first call that cannot be recorded, and why. ``bounded`` says which
-    bound ended the attempt, ``start_error`` why it never began.
+    ``name#n`` each, in order. ``reads``, ``removed`` and ``overlay`` (with ``observe_reads``) are
+    what was asked of the starting tree, the directories of it that were listed and are gone, and
+    where what is there came from. ``left_behind`` are the command lines of processes that outlived
+    the main process and were killed. ``untraceable`` names the first call that cannot be recorded,
+    and why. ``bounded`` says which bound ended the attempt, ``start_error`` why it never began.
     """
 
     exit_code: int | None = None
@@ -117,6 +118,7 @@ class Attempt:
     trace: Trace | None = None
     reads: Reads | None = None
     removed: frozenset[bytes] = frozenset()
+    overlay: Overlay | None = None
     left_behind: tuple[str, ...] = ()
     untraceable: str = ""
     bounded: str = ""

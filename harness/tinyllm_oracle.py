@@ -8,6 +8,8 @@ from collections.abc import Callable
 from harness.baseline import Baseline
 from harness.evidence import Finding, History
 from harness.observation import acks_of
+from harness.tinyllm_state import RunState
+from tinyllm.paths import MANIFEST
 
 
 def pointer_complete(history: History, baseline: Baseline) -> list[Finding]:
@@ -91,17 +93,19 @@ def progress_readable(history: History, baseline: Baseline) -> list[Finding]:
 
 
 def retention(history: History, baseline: Baseline) -> list[Finding]:
-    """At most keep_ckpts plus the one being written; never fewer complete ones than promised."""
-    del baseline
+    """At most keep_ckpts plus the one being written; never fewer complete ones than promised.
+
+    While a rewind saves again what it gives up, the old one and the new one may both be without
+    their name: what verifies under a temporary one counts then.
+    """
     keep = history.subject.keep_ckpts
     acknowledged: set[int] = set()
+    rewound = False
     findings: list[Finding] = []
     for number, step in enumerate(history.steps, start=1):
         state = step.after
         acks = acks_of(step.events)
-        if step.rewound_to is not None:
-            # What is older may have been deleted by then; what is newer is given up.
-            acknowledged = {step.rewound_to}
+        rewound |= step.rewound_to is not None
         acknowledged |= {a.step for a in acks}
         if state is None:
             continue
@@ -117,13 +121,14 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
                 )
             )
         promised = min(keep, len(acknowledged))
-        if len(state.complete) < promised and history.layer != "corrupt":
+        complete = len(state.complete) + (len(state.spare) if rewound else 0)
+        if complete < promised and history.layer != "corrupt":
             findings.append(
                 Finding(
                     "retention",
-                    f"only {len(state.complete)} complete checkpoints stood after attempt {number}",
+                    f"only {complete} complete checkpoints stood after attempt {number}",
                     expected=f"at least {promised}",
-                    found=str(len(state.complete)),
+                    found=str(complete),
                 )
             )
     last = history.steps[-1]
@@ -138,6 +143,15 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
                     found=", ".join(last.after.temporary),
                 )
             )
+        for name in _half_deleted(last.after, baseline):
+            findings.append(
+                Finding(
+                    "retention",
+                    f"{name} was left behind half deleted, and never removed",
+                    expected="whole step directories after the next complete save",
+                    found=f"{name} without some of its files",
+                )
+            )
         if len(last.after.complete) > keep:
             findings.append(
                 Finding(
@@ -148,6 +162,19 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
                 )
             )
     return findings[:1]
+
+
+def _half_deleted(state: RunState, baseline: Baseline) -> list[str]:
+    """The step directories that lack files of theirs, the others being whole."""
+    found = []
+    for name, _ in state.broken:
+        step = int(name.partition("-")[2])
+        expected = baseline.step_files.get(step)
+        files = (state.files or {}).get(step, {})
+        left = {file: digest for file, digest in files.items() if file != MANIFEST}
+        if expected and left.items() <= expected.items() and {MANIFEST, *expected} - files.keys():
+            found.append(name)
+    return found
 
 
 def no_silent_restart(history: History, baseline: Baseline) -> list[Finding]:

@@ -27,7 +27,8 @@ class RunState:
     ``latest`` is the step that LATEST names; ``pointer_problem`` is "" when LATEST is absent or
     names a complete checkpoint. ``complete`` are the steps whose directory verifies, ``broken``
     the others with the reason; ``files`` has the sha256 of each of their files by step and name.
-    ``temporary`` are names that only an unfinished save or deletion makes.
+    ``temporary`` are names that only an unfinished save or deletion makes; ``spare`` those of them
+    that verify as a checkpoint.
 
     ``progress_problem`` is "" when the progress file is whole JSON lines; ``progress_steps`` the
     steps it has lines for. ``resumed_from`` is the step that the attempt said it resumed from,
@@ -40,6 +41,7 @@ class RunState:
     broken: tuple[tuple[str, str], ...] = ()
     files: dict[int, dict[str, str]] | None = None
     temporary: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
     progress_problem: str = ""
     progress_steps: frozenset[int] = frozenset()
     resumed_from: int | None = None
@@ -62,6 +64,9 @@ def read_run(root: Path, *, seen: Sequence[Seen]) -> RunState:
         listing = list_directory(directory)
         verdicts = {s: verify_directory(step_name(s), parent=directory) for s in listing.steps}
         complete = tuple(s for s, v in verdicts.items() if v.verifies)
+        spare = tuple(
+            n for n in listing.temporary if verify_directory(n, parent=directory).verifies
+        )
         latest, pointer_problem = _pointer(directory, listing, complete)
     return RunState(
         latest=latest,
@@ -70,6 +75,7 @@ def read_run(root: Path, *, seen: Sequence[Seen]) -> RunState:
         broken=tuple((step_name(s), v.why()) for s, v in verdicts.items() if not v.verifies),
         files={s: _digests(ckpt / step_name(s)) for s in listing.steps},
         temporary=listing.temporary,
+        spare=spare,
         progress_problem=problem,
         progress_steps=steps,
         resumed_from=resumed_from,

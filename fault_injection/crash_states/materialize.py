@@ -4,18 +4,24 @@ Every file is a file of its own: nothing is shared with blobs or other states, b
 that resumes may write in place. Only names that are hard links in the tree are hard links on the
 disk. Small files are written from memory, large ones copied by the kernel. When the disk fills, or
 anything else fails, what was laid out is removed again.
+
+Files have the times of a moment ago, in the order in which they were last written: programs take
+the newest.
 """
 
 import contextlib
 import errno
 import os
 import shutil
+import time
 
 from fault_injection.crash_states.content import Content, ContentStore
 from fault_injection.crash_states.tree import VisibleTree, total_size_bytes
 from fault_injection.trace import FileType
 
 _BY_KERNEL_BYTES = 256 << 10  # pieces from this size on are copied by the kernel (sendfile)
+
+_APART_NS = 1_000_000
 
 
 class LayoutError(OSError):
@@ -63,6 +69,8 @@ def _lay_out(tree: VisibleTree, root: bytes) -> None:
     modes: list[tuple[bytes, int]] = []  # of directories, set last: one may be read-only
     store = tree.store
     prefix = root + b"/"
+    last = max((entry.written for entry in tree.entries.values()), default=0)
+    began_ns = time.time_ns() - (last + 1) * _APART_NS
     for path, entry in sorted(tree.entries.items()):
         full = prefix + path
         if entry.link >= 0:
@@ -75,6 +83,7 @@ def _lay_out(tree: VisibleTree, root: bytes) -> None:
             modes.append((full, entry.mode or 0o755))
         elif entry.content is not None:
             _write(store, entry.content, full, entry.mode)
+            os.utime(full, ns=(began_ns + entry.written * _APART_NS,) * 2)
         elif entry.type is FileType.SYMLINK:
             os.symlink(entry.target or b".", full)
         else:

@@ -15,7 +15,7 @@ from fault_injection.crash_states.forms import Form
 from fault_injection.crash_states.models import Context, each_bit
 from fault_injection.crash_states.space import Space, is_allowed, space_of
 from fault_injection.crash_states.tree import MODULUS_MASK, Entry, VisibleTree
-from fault_injection.crash_states.view import groups
+from fault_injection.crash_states.view import groups, written
 from fault_injection.trace import FileType, Trace
 
 START_LABEL = "start"
@@ -63,13 +63,16 @@ class State:
         for inode, paths in groups(view.hot):
             link = inode if len(paths) > 1 else -1
             form = chosen.get(inode)
+            covered, pending = self.space.split(self.context, self.durable, inode)
             if form is None:
-                covered, pending = self.space.split(self.context, self.durable, inode)
                 indices = tuple(sorted((*covered, *pending)))
                 entry = self.space.views.entry(inode, indices, link)
             else:
                 mode = self.space.history.modes.get(inode, 0) & 0o7777
-                entry = Entry(FileType.FILE, mode, form.content, form.digest, link=link)
+                last = written(covered if form.name == "lost" else (*covered, *pending))
+                entry = Entry(
+                    FileType.FILE, mode, form.content, form.digest, link=link, written=last
+                )
             entries.update(dict.fromkeys(paths, entry))
         return VisibleTree(entries=entries, digest=self.digest, store=self.space.history.store)
 

@@ -6,7 +6,7 @@ sum, modulo 2**256, of one sha256 for each entry over path, type, mode, content 
 one file changes one summand, which is what makes comparing tens of thousands of states cheap. It
 is meant against accident, not against an adversary who chooses entries to collide.
 
-Not covered: owners, times, extended attributes.
+Not covered: owners, extended attributes, times but for the order of the last writes.
 """
 
 import hashlib
@@ -23,7 +23,8 @@ MODULUS_MASK = (1 << 256) - 1
 class Entry:
     """One name. ``digest`` and ``content`` for files, ``target`` for symlinks.
 
-    ``link`` is the inode where it has further names in this tree, else -1.
+    ``link`` is the inode where it has further names in this tree, else -1. ``written`` orders the
+    files by when they were last written: 1 and the index of the operation, 0 before all of them.
     """
 
     type: FileType
@@ -32,6 +33,7 @@ class Entry:
     digest: str = ""
     target: bytes = b""
     link: int = -1
+    written: int = field(default=0, compare=False)
 
 
 def term(path: bytes, entry: Entry, first_name: bytes = b"") -> int:

@@ -7,7 +7,7 @@ each hot file. Parts of views are cached by directory, version and path; neighbo
 share nearly all of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fault_injection.crash_states.history import History
@@ -145,7 +145,13 @@ class Views:
         if kind is not FileType.FILE:
             return Entry(kind, mode, link=link)
         content = history.content(inode, indices)
-        return Entry(kind, mode, content, history.store.digest(content), link=link)
+        digest = history.store.digest(content)
+        return Entry(kind, mode, content, digest, link=link, written=written(indices))
+
+
+def written(indices: Iterable[int]) -> int:
+    """:attr:`Entry.written` of a file after these operations on its content."""
+    return 1 + max(indices, default=-1)
 
 
 def groups(hot: tuple[tuple[bytes, int], ...]) -> Iterator[tuple[int, tuple[bytes, ...]]]:

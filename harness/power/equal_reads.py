@@ -7,17 +7,28 @@ a trie over (question, answer) pairs; a state is looked up by answering one ques
 
 Questions are asked of the tree as it was before the attempt. What the attempt itself made later is
 decided by what it had seen until then.
+
+What an attempt never looked at may still lie in the tree that it leaves, under its old name or, if
+it or a directory above it was moved, under another. For that there are two questions more
+(:func:`untouched`): ``subtree``, all that is in a directory, and ``final``, all that matches a
+glob; but for the names that were asked about one by one (``-<path>``) or lie in a directory
+(``-<path>/``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from fault_injection.crash_states import Entry, VisibleTree
+from fault_injection.overlay import Overlay
 from fault_injection.reads import EMPTIED, REPLACED
 from fault_injection.trace import FileType
 
 T = TypeVar("T")
+
+SUBTREE, FINAL = "subtree", "final"
+_OF_INODE = frozenset({"stat", "content"})
 
 Question = tuple[bytes, frozenset[str]]
 Answer = tuple[object, ...]
@@ -31,6 +42,8 @@ def questions_of(reads: Mapping[bytes, frozenset[str]]) -> tuple[Question, ...]:
 def answer(tree: VisibleTree, question: Question) -> Answer:
     """What ``tree`` answers: nothing more than the question asks for."""
     path, levels = question
+    if FINAL in levels:
+        return _matching(tree, path, but=levels)
     entry = tree.entries.get(path)
     overwritten = _overwritten(tree, path, entry, levels)
     if overwritten is not None:
@@ -40,8 +53,14 @@ def answer(tree: VisibleTree, question: Question) -> Answer:
         return ("absent", _why_absent(tree, path))
     if entry is None or entry.type is FileType.DIRECTORY:
         mode = 0 if entry is None else entry.mode
+        directory = b"" if is_root else path
+        if SUBTREE in levels:
+            return ("directory", mode, _below(tree, directory, but=levels))
         if "listing" in levels:
-            return ("directory", mode, tree.listing(b"" if is_root else path))
+            return ("directory", mode, tree.listing(directory))
+        if "stat" in levels:  # which counts the directories in it
+            kinds = (kind for _, kind in tree.listing(directory))
+            return ("directory", mode, sum(kind is FileType.DIRECTORY for kind in kinds))
         return ("directory", mode)
     found: list[object] = [str(entry.type), entry.mode]
     if entry.type is FileType.SYMLINK:
@@ -50,7 +69,93 @@ def answer(tree: VisibleTree, question: Question) -> Answer:
         found += [entry.digest, _size(tree, path)]
     elif "stat" in levels:
         found.append(_size(tree, path))
+    if "stat" in levels:
+        found.append(entry.written)  # which of two files is newer
+    if entry.link >= 0 and levels & _OF_INODE:  # it counts the names, and tells which are the same
+        found.append(tuple(p for p, e in tree.entries.items() if e.link == entry.link))
     return tuple(found)
+
+
+def untouched(
+    tree: VisibleTree,
+    questions: Sequence[Question],
+    *,
+    overlay: Overlay,
+    names: Iterable[str],
+    globs: Iterable[str],
+) -> list[Question]:
+    """The questions for what an attempt on ``tree`` may have left as it was.
+
+    ``overlay`` says where what is there came from. ``names`` are paths whose bytes count in the
+    tree that it left, and so do those of all files that match ``globs`` (``*`` takes slashes too).
+    """
+    asked = dict(questions)
+    more: dict[bytes, str] = {}
+    for name in names:
+        start = overlay.origin(name.encode("utf-8", "surrogateescape"))
+        if start is not None and "content" not in asked.get(start, ()):
+            more[start] = "content"
+    wild = [glob for glob in globs if is_wild(glob)]
+    for start in overlay.moved().values() if wild else ():
+        entry = tree.entries.get(start)
+        if entry is not None and entry.type is FileType.DIRECTORY:
+            more[start] = SUBTREE
+    one_by_one = frozenset(map(_but, asked))
+    found = [
+        (path, frozenset({word}) | (one_by_one if word == SUBTREE else frozenset()))
+        for path, word in sorted(more.items())
+    ]
+    return found + [(glob.encode(), frozenset({FINAL}) | one_by_one) for glob in wild]
+
+
+def is_wild(glob: str) -> bool:
+    """Whether a glob names more than one path."""
+    return any(sign in glob for sign in "*?[")
+
+
+def matches(path: bytes, glob: str) -> bool:
+    """Whether a glob may match a path: too much rather than too little."""
+    return fnmatch.fnmatchcase(path.decode("utf-8", "surrogateescape"), glob.replace("**/", "*"))
+
+
+def _matching(tree: VisibleTree, glob: bytes, *, but: frozenset[str]) -> Answer:
+    pattern = glob.decode()
+    inside = tuple(_path(word) for word in but if word.startswith("-") and word.endswith("/"))
+    return tuple(
+        (path, str(entry.type), entry.digest)
+        for path, entry in tree.entries.items()
+        if matches(path, pattern) and not path.startswith(inside) and _but(path) not in but
+    )
+
+
+def without(question: Question, directories: Iterable[bytes]) -> Question | None:
+    """A question as far as it is not of what is in ``directories``; None when nothing is left.
+
+    Trees that differ only there answer it alike.
+    """
+    path, levels = question
+    below = tuple(directory + b"/" for directory in directories)
+    beside = frozenset(w for w in levels if not (w[0] == "-" and _path(w).startswith(below)))
+    if FINAL in levels:
+        return path, beside | {_but(prefix) for prefix in below}
+    return None if (path + b"/").startswith(below) else (path, beside)
+
+
+def _but(path: bytes) -> str:
+    return "-" + path.decode("utf-8", "surrogateescape")
+
+
+def _path(word: str) -> bytes:
+    return word[1:].encode("utf-8", "surrogateescape")
+
+
+def _below(tree: VisibleTree, directory: bytes, *, but: frozenset[str]) -> Answer:
+    prefix = directory + b"/" if directory else b""
+    return tuple(
+        (path, str(entry.type), entry.mode, entry.digest, entry.target, entry.link)
+        for path, entry in tree.entries.items()
+        if path.startswith(prefix) and _but(path) not in but
+    )
 
 
 def _overwritten(

@@ -39,9 +39,10 @@ MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of su
 class Exploration:
     """A recorded run under a model, at the crash places ``first`` to ``last`` (-1: to the end).
 
-    ``filter`` lets through only the states whose case it names, or whose place (None: all). Of a
-    place where ``plenty`` states failed, and none in a way that is new, no more are judged (None:
-    all are). ``fail_fast``: stop at the first that fails.
+    ``presume``: leftovers may be taken not to matter (``removals``). ``filter`` lets through only
+    the states whose case it names, or whose place (None: all). Of a place where ``plenty`` states
+    failed, and none in a way that is new, no more are judged (None: all are). ``fail_fast``: stop
+    at the first that fails.
     """
 
     subject: Subject
@@ -53,6 +54,7 @@ class Exploration:
     seed: int = 0
     bound: int = DEFAULT_BOUND
     equal_reads: bool = True
+    presume: bool = False
     filter: str | None = None
     plenty: int | None = PLENTY
     fail_fast: bool = False
@@ -84,7 +86,8 @@ class Explored:
     ``cases`` counts what was looked at, ``states`` what was distinct; ``failed`` may be more than
     ``failures`` holds. ``singled`` are the cases that hold and that a filter named one by one:
     these are not among ``places``. ``passed_over`` were not judged, being of places where plenty
-    had failed. ``cut`` says why it was stopped, when all this is of the beginning only.
+    had failed. ``cut`` says why it was stopped, when all this is of the beginning only;
+    ``contradictions`` what makes the rest uncertain.
     """
 
     model: str
@@ -100,6 +103,7 @@ class Explored:
     singled: tuple[Case, ...] = ()
     passed_over: int = 0
     cut: str = ""
+    contradictions: tuple[str, ...] = ()
     seconds: float = 0.0
 
 
@@ -123,12 +127,12 @@ class _Prepared:
         self._enumerated.clear()
 
 
-_prepared: dict[tuple[str, bool], _Prepared] = {}
+_prepared: dict[tuple[str, bool, bool], _Prepared] = {}
 
 
 def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
     """This worker's judge for the subject; made once."""
-    key = (exploration.trace_dir, exploration.equal_reads)
+    key = (exploration.trace_dir, exploration.equal_reads, exploration.presume)
     found = _prepared.get(key)
     if found is None:
         trace = load_trace(exploration.trace_dir)
@@ -139,6 +143,7 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
             scratch=scratch,
             shown=shown,
             equal_reads=exploration.equal_reads,
+            presume=exploration.presume,
             check=True,
             seed=exploration.seed,
         )
@@ -165,6 +170,7 @@ def explore(
     prepared = prepare(exploration, scratch)
     judge, known = prepared.judge, prepared.judge.counts
     judge.presume_nothing()
+    judge.contradictions.clear()
     judged, equal, checked = known.judged, known.equal_reads, known.checked
     counts: list[PlaceCount] = []
     told_of = _Failures(judge, exploration.plenty)
@@ -215,6 +221,7 @@ def explore(
         singled=tuple(singled),
         passed_over=passed_over,
         cut=cut,
+        contradictions=tuple(judge.contradictions),
         seconds=time.monotonic() - began,
     )
 

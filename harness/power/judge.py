@@ -21,13 +21,21 @@ from harness.baseline import Baseline
 from harness.evidence import Finding, History, Step
 from harness.observation import Event, losses_of
 from harness.oracle import judge
-from harness.power.equal_reads import Known, Question, questions_of
+from harness.power.equal_reads import (
+    Known,
+    Question,
+    is_wild,
+    matches,
+    questions_of,
+    untouched,
+)
 from harness.power.removals import Removals
-from harness.power.state_view import StepKey, is_evidence, layout_of, no_evidence, run_state
+from harness.power.state_view import StepKey, is_evidence, layout_of, run_state
 from harness.power.verdicts import Verdicts
 from harness.runner import settings, step_of, tree_is_final
 from harness.scratch import emptied, empty_temporary
 from harness.subjects import Subject
+from harness.tinyllm_layout import CKPT
 from harness.tinyllm_state import read_run
 
 _OF_CONTENT = frozenset({"stat", "content"})
@@ -61,10 +69,6 @@ class Counts:
     checked: int = 0
 
 
-class EqualReadsWrong(Exception):
-    """A state that answered alike did not run alike: an error of the harness."""
-
-
 @dataclass(slots=True)
 class Judge:
     """Judges the crash states of one subject.
@@ -72,7 +76,9 @@ class Judge:
     ``shown`` are the losses and acknowledgements of the recorded run with the ordinal of what the
     world had seen by then (:func:`shown_events`): an event counts once it has seen as many.
     ``equal_reads`` False runs every state for real; ``check`` runs a sample of those that were
-    answered by equal reads all the same. ``acknowledged`` are the operations that did so.
+    answered by equal reads all the same, and ``contradictions`` says where that came out otherwise.
+    ``presume``: leftovers that are only cleared away may be taken not to matter (``removals``).
+    ``acknowledged`` are the operations that did so.
     """
 
     subject: Subject
@@ -80,6 +86,7 @@ class Judge:
     scratch: Path
     shown: tuple[tuple[int, Event], ...]
     equal_reads: bool = True
+    presume: bool = False
     check: bool = False
     seed: int = 0
     counts: Counts = field(default_factory=Counts)
@@ -88,15 +95,22 @@ class Judge:
     verdicts: Verdicts = field(init=False)
     complete: set[tuple[int, StepKey]] = field(default_factory=set)
     acknowledged: frozenset[int] = field(init=False)
+    contradictions: list[str] = field(default_factory=list)
     _remembered: dict[tuple[str, int], list[Finding]] = field(default_factory=dict)
     _presumed: list[tuple[State, frozenset[bytes]]] = field(default_factory=list)
     _rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
         self._rng.seed(self.seed)
-        self.verdicts = Verdicts(is_evidence if self.subject.format == "tinyllm" else no_evidence)
+        self.verdicts = Verdicts(self._is_evidence)
         acks = (event for _, event in self.shown if event.kind == "ack")
         self.acknowledged = frozenset(event.operation for event in acks)
+
+    def _is_evidence(self, path: bytes) -> tuple[bool, bool]:
+        """Whether the invariants depend on there being a file, and on its bytes, by themselves."""
+        if any(is_wild(glob) and matches(path, glob) for glob in self.subject.final):
+            return True, True
+        return is_evidence(path) if self.subject.format == "tinyllm" else (False, False)
 
     def findings(self, state: State) -> list[Finding]:
         """The broken invariants of a state, remembered by its identity."""
@@ -167,20 +181,21 @@ class Judge:
         if self.equal_reads and questions is not None:
             self.known.add(tree, questions, resumed)
             self.verdicts.ask(questions)
-            self.removals.add(
-                tree,
-                questions,
-                removed,
-                essence=_essence(resumed),
-                outcome=resumed if resumed.step.succeeded else None,
-            )
+            if self.presume:
+                self.removals.add(
+                    tree,
+                    questions,
+                    removed,
+                    essence=_essence(resumed),
+                    outcome=resumed if resumed.step.succeeded else None,
+                )
         return resumed
 
     def _alike(self, tree: VisibleTree) -> Resumed | None:
         found = self.known.find(tree)
         if found is not None:
             return found
-        outcome = self.removals.find(tree)
+        outcome = self.removals.find(tree) if self.presume else None
         return None if outcome is None else replace(outcome[0], presumed=outcome[1])
 
     def _is_to_be_checked(self) -> bool:
@@ -189,22 +204,18 @@ class Judge:
         return self.check and self._rng.random() < likely
 
     def _checked(self, tree: VisibleTree) -> Resumed:
-        """A tree that equal reads answered, run. Raises :class:`EqualReadsWrong`."""
+        """A tree that equal reads answered, run all the same."""
         self.counts.checked += 1
         found = self._alike(tree)
         again, _, _ = self.run(tree)
         if found is None or again.step.timed_out or found.step.timed_out:  # it tells nothing
             return again
-        if _essence(again) == _essence(found):
-            return found
-        if found.presumed:
-            self.removals.material |= found.presumed
-            return again
-        raise EqualReadsWrong(
-            f"{self.subject.name}: two crash states that answered all questions alike did not run "
-            f"alike: {_essence(again)} and {_essence(found)}. With --no-equal-reads every state "
-            "is run"
-        )
+        if _essence(again) != _essence(found):
+            if found.presumed:
+                self.removals.material |= found.presumed
+            else:
+                self.contradictions.append(_contradiction(found, again))
+        return again
 
     def crash(self, state: State, tree: VisibleTree) -> Step:
         """The attempt that the power loss ended, as the oracle sees it."""
@@ -268,16 +279,39 @@ class Judge:
         )
         if attempt.reads is None or attempt.untraceable:
             return resumed, None, attempt
-        questions = list(questions_of(attempt.reads))
-        # What the attempt never looked at may still lie in the final tree as it was.
-        beyond = self.baseline.final if printed else self.baseline.tree
-        asked = {path for path, levels in questions if "content" in levels}
-        for name in sorted(beyond):
-            path = name.encode("utf-8", "surrogateescape")
-            if path not in asked:
-                questions.append((path, frozenset({"content"})))
+        questions = questions_of(attempt.reads)
+        # What the attempt never looked at may still lie in the final tree.
+        beyond = set(self.baseline.final if printed else self.baseline.tree) | set(resumed.final)
+        globs = self.subject.final
+        if self.subject.format == "tinyllm":  # of which every checkpoint is looked at
+            globs += (f"{CKPT}/*",)
+            beyond |= set(digests(root, (f"{CKPT}/**/*",), compare="bytes"))
+        assert attempt.overlay is not None
+        questions += tuple(
+            untouched(
+                tree,
+                questions,
+                overlay=attempt.overlay,
+                names=sorted(beyond),
+                globs=globs,
+            )
+        )
         looked_into = frozenset(path for path, levels in questions if levels & _OF_CONTENT)
-        return replace(resumed, looked_into=looked_into), tuple(questions), attempt
+        return replace(resumed, looked_into=looked_into), questions, attempt
+
+
+def _contradiction(one: Resumed, other: Resumed) -> str:
+    """What two runs did that were answered alike, in words."""
+    told = [
+        f"exit code {run.step.exit_code}"
+        + "".join(f", {e.kind} {e.step} {e.loss}".rstrip() for e in run.step.events[:3])
+        for run in (one, other)
+    ]
+    return (
+        "two crash states that answered alike all that a resume was seen to ask did not run alike "
+        f"({told[0]}; {told[1]}): it depends on something that is not seen. With --no-equal-reads "
+        "every state is run"
+    )
 
 
 def _essence(resumed: Resumed) -> tuple[object, ...]:

@@ -29,6 +29,7 @@ class Piece:
     future: "Future[list[Explored]]"
     told: str
     recorded: bool = False
+    doubtful: bool = False
     states: int = 0
 
     def judged(self) -> int:
@@ -93,6 +94,8 @@ def start_power(
                 seed=campaign.options.seed if seed is None else seed,
                 bound=bound,
                 equal_reads=campaign.options.equal_reads,
+                # A protocol that is known to remove leftovers as it finds them, whatever they are.
+                presume=subject.format == "tinyllm" and not campaign.options.exhaustive,
                 filter=campaign.options.filter,
                 plenty=None if campaign.options.exhaustive else PLENTY,
                 fail_fast=campaign.options.fail_fast,
@@ -146,6 +149,9 @@ def _take_down(campaign: Campaign, piece: Piece, explored: Sequence[Explored]) -
                 f"judged: at their places {exploration.plenty} had failed in ways already known "
                 "(--exhaustive judges all)"
             )
+        if one.contradictions and not piece.doubtful:
+            piece.doubtful = True
+            campaign.reasons.append(f"{exploration.subject.name}: {one.contradictions[0]}")
         if one.cut:
             campaign.notes.append(
                 f"{exploration.subject.name} {layer}: {one.cut} after {one.states:,} crash states "

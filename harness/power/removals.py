@@ -8,13 +8,14 @@ single entry of it, and that came to the same, show that this entry is *immateri
 
 A state takes the outcome of a run that was asked, of everything else, the same, when every entry in
 which their leftovers differ has been shown to be immaterial, and its leftovers lie strictly between
-those seen with that outcome: the fullest of each directory is always run, since a program may adopt
-a directory that is complete, and the emptiest once. A directory of which two runs came to different
+those seen with that outcome: the fullest are always run, since a program may adopt a directory that
+is complete, and all but one and the emptiest once. A directory of which two runs came to different
 ends, or that one of them did not clear away, is *material*: nothing is taken so any more, and what
 was is judged again. States answered this way are among those of which a sample is run.
 
-Of n entries that is some 2n runs for 2**n states. What it cannot see is a program that looks at a
-combination of names which is neither the fullest nor the emptiest, and that no check meets.
+Of n entries that is some n**2 / 2 runs for 2**n states. What it cannot see is a program that looks
+at another combination of names, and that no check meets: so it is for programs whose protocol is
+known to remove leftovers as it finds them.
 """
 
 from collections.abc import Sequence
@@ -23,14 +24,13 @@ from typing import Generic, TypeVar
 
 from fault_injection.crash_states import VisibleTree
 from fault_injection.trace import FileType
-from harness.power.equal_reads import Known, Question, answer
+from harness.power.equal_reads import FINAL, Known, Question, answer, without
 
 T = TypeVar("T")
 
 _Item = tuple[bytes, str, int, bytes]  # path in the directory, type, mode, target of a link
-_Contents = frozenset[_Item]
 _Entry = tuple[bytes, _Item]  # of which directory
-_Left = tuple[bytes, _Contents]
+_Left = frozenset[_Entry]
 _OF_A_DIRECTORY = frozenset({"exists", "listing", "stat"})
 _OF_A_FILE = frozenset({"exists"})
 
@@ -39,30 +39,27 @@ _OF_A_FILE = frozenset({"exists"})
 class _Alike(Generic[T]):
     """Runs that removed the same directories and were answered alike in everything else.
 
-    ``runs`` are what was in each directory, with the outcome and its ``essence``; ``most`` and
-    ``least`` what is in any and in all of the trees seen, by directory.
+    ``runs`` are what was in the directories, with the outcome and its ``essence``; ``most`` and
+    ``least`` what is in any and in all of the trees seen.
     """
 
-    runs: list[tuple[dict[bytes, _Contents], object, T | None]] = field(default_factory=list)
-    most: dict[bytes, _Contents] = field(default_factory=dict)
-    least: dict[bytes, _Contents] = field(default_factory=dict)
+    runs: list[tuple[_Left, object, T | None]] = field(default_factory=list)
+    most: _Left = frozenset()
+    least: _Left | None = None
 
-    def saw(self, contents: dict[bytes, _Contents]) -> None:
-        for directory, inside in contents.items():
-            self.most[directory] = self.most.get(directory, inside) | inside
-            self.least[directory] = self.least.get(directory, inside) & inside
+    def saw(self, left: _Left) -> None:
+        self.most |= left
+        self.least = left if self.least is None else self.least & left
 
-    def is_inside(self, contents: dict[bytes, _Contents], run: set[_Left]) -> bool:
-        """Whether no directory is the fullest that was seen, unless it was run here, nor the
-        emptiest, unless it is among those that were ``run`` anywhere."""
-        return all(
-            any(of_run[directory] == inside for of_run, _, _ in self.runs)
-            or (
-                not inside >= self.most[directory]
-                and (not inside <= self.least[directory] or (directory, inside) in run)
-            )
-            for directory, inside in contents.items()
-        )
+    def is_inside(self, left: _Left, run: set[_Left]) -> bool:
+        """Whether these are not the fullest that were seen, unless they were run here, nor the
+        emptiest or all but one, unless they are among those that were ``run`` anywhere."""
+        if any(of_run == left for of_run, _, _ in self.runs):
+            return True
+        if left >= self.most or self.least is None:
+            return False
+        telling = left <= self.least or len(self.most - left) == 1
+        return not telling or left in run
 
 
 _Groups = dict[frozenset[bytes], _Alike[T]]
@@ -85,12 +82,12 @@ class Removals(Generic[T]):
             for directories, alike in groups.items():
                 if directories & self.material:
                     continue
-                contents = {d: _inside(tree, d) for d in directories}
-                if not alike.is_inside(contents, self._run):
+                left = _left_in(tree, directories)
+                if not alike.is_inside(left, self._run):
                     continue
                 for of_run, _, outcome in alike.runs:
-                    if outcome is not None and _differing(contents, of_run) <= self._immaterial:
-                        alike.saw(contents)
+                    if outcome is not None and left ^ of_run <= self._immaterial:
+                        alike.saw(left)
                         return outcome, directories
         return None
 
@@ -115,34 +112,30 @@ class Removals(Generic[T]):
         self._trees.append((tree, directories))
         if not directories:
             return
-        beside = [q for q in questions if not any(_is_within(q[0], d) for d in directories)]
+        beside = [q for q in (without(q, directories) for q in questions) if q is not None]
         beside += [(d, frozenset({"exists"})) for d in sorted(directories)]
         for earlier, cleared in self._trees:
             kept = directories - cleared
             if kept and all(answer(earlier, q) == answer(tree, q) for q in beside):
                 self.material |= kept
-        contents = {d: _inside(tree, d) for d in directories}
+        left = _left_in(tree, directories)
         groups = self._known.add(tree, beside, {})
         alike = groups.setdefault(directories, _Alike())
         for of_run, other, _ in alike.runs:
-            differing = _differing(contents, of_run)
+            differing = left ^ of_run
             if other != essence:
                 self.material |= {directory for directory, _ in differing}
             elif len(differing) == 1:
                 self._immaterial |= differing
-        alike.runs.append((contents, essence, outcome))
-        self._run |= set(contents.items())
-        alike.saw(contents)
-
-
-def _differing(one: dict[bytes, _Contents], other: dict[bytes, _Contents]) -> set[_Entry]:
-    return {(d, item) for d, inside in one.items() for item in inside ^ other[d]}
+        alike.runs.append((left, essence, outcome))
+        alike.saw(left)
+        self._run.add(left)
 
 
 def _only_removed(tree: VisibleTree, directory: bytes, questions: Sequence[Question]) -> bool:
     """Whether no more was asked of what is in ``directory`` than its removal needs."""
     for path, levels in questions:
-        if not _is_within(path, directory):
+        if FINAL in levels or not _is_within(path, directory):
             continue
         entry = tree.entries.get(path)
         if entry is None:
@@ -153,12 +146,12 @@ def _only_removed(tree: VisibleTree, directory: bytes, questions: Sequence[Quest
     return True
 
 
-def _inside(tree: VisibleTree, directory: bytes) -> _Contents:
-    prefix = directory + b"/"
+def _left_in(tree: VisibleTree, directories: frozenset[bytes]) -> _Left:
     return frozenset(
-        (path[len(prefix) :], str(entry.type), entry.mode, entry.target)
+        (directory, (path[len(directory) + 1 :], str(entry.type), entry.mode, entry.target))
+        for directory in directories
         for path, entry in tree.entries.items()
-        if path.startswith(prefix)
+        if path.startswith(directory + b"/")
     )
 
 

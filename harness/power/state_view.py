@@ -65,12 +65,6 @@ def is_evidence(path: bytes) -> tuple[bool, bool]:
     return not rest or looked_into, looked_into
 
 
-def no_evidence(path: bytes) -> tuple[bool, bool]:
-    """The same for a program whose format the harness does not know."""
-    del path
-    return False, False
-
-
 def run_state(tree: VisibleTree, *, complete_keys: Iterable[tuple[int, StepKey]]) -> RunState:
     """The run as a crash left it. ``complete_keys`` are the step directories that verify."""
     known = set(complete_keys)

@@ -16,7 +16,7 @@ from fault_injection.crash_states.view import Part
 from fault_injection.reads import EMPTIED, REPLACED
 from fault_injection.trace import FileType
 from harness.evidence import Finding
-from harness.power.equal_reads import Question
+from harness.power.equal_reads import FINAL, SUBTREE, Question
 
 _Form = tuple[int, str]
 _Sketch = tuple[int, ...]
@@ -29,11 +29,21 @@ class Asked:
     """All that the attempts have asked so far, by path, with the directories above."""
 
     levels: dict[bytes, set[str]] = field(default_factory=dict)
+    subtrees: tuple[bytes, ...] = ()
+
+    def is_below(self, path: bytes) -> bool:
+        """Whether all that is there was asked for."""
+        return path.startswith(self.subtrees)
 
     def add(self, questions: Sequence[Question]) -> bool:
         """Take questions in; whether any of them is new."""
         new = False
         for path, levels in questions:
+            if FINAL in levels:
+                continue  # of what matches a glob: that is evidence
+            if SUBTREE in levels and path + b"/" not in self.subtrees:
+                self.subtrees += (path + b"/",)
+                new = True
             known = self.levels.setdefault(path, set())
             new |= not levels <= known
             known |= levels
@@ -90,7 +100,9 @@ class Verdicts:
             self._by_sketch.clear()
         hot = state.space.views.of(state.durable).hot
         inodes = frozenset(
-            inode for path, inode in hot if path in looked_into or self.is_evidence(path)[1]
+            inode
+            for path, inode in hot
+            if path in looked_into or self.is_evidence(path)[1] or self.asked.is_below(path)
         )
         known = self._by_sketch.setdefault(self._sketch(state), [])
         known.append((inodes, _forms(state, inodes), (findings, presumed)))
@@ -124,8 +136,8 @@ class Verdicts:
         """Take down of a name what an answer can depend on."""
         levels = self.asked.levels.get(path)
         plain = kind is FileType.FILE and link < 0
-        if self.is_evidence(path)[0]:
-            names.add((path, what))
+        if self.is_evidence(path)[0] or self.asked.is_below(path) or link >= 0:
+            names.add((path, what))  # a further name shows in what is asked of the others
         elif levels is not None:
             if not (plain and _overwritten(levels)):
                 names.add((path, what))

@@ -92,7 +92,7 @@ def test_a_few_runs_answer_for_all_sets_of_leftovers(
 ) -> None:
     program = Judged(lambda _: "same")
     assert {program.judge(names) for names in order()} == {"same"}
-    assert program.run <= 2 * len(NAMES)
+    assert program.run <= 2 + len(NAMES) * (len(NAMES) + 1) / 2 + len(NAMES)
 
 
 def test_what_was_shown_beside_one_thing_holds_beside_another() -> None:
@@ -101,7 +101,23 @@ def test_what_was_shown_beside_one_thing_holds_beside_another() -> None:
     for beside in ("x", "y", "z"):
         for names in shrinking():
             program.judge(names, beside=beside)
-    assert program.run <= 2 * len(NAMES) + 2 * 1
+    alone = Judged(lambda _: "same")
+    for names in shrinking():
+        alone.judge(names)
+    assert program.run <= alone.run + 2 * 1
+
+
+@pytest.mark.parametrize("marker", NAMES)
+@pytest.mark.parametrize("order", [growing, shrinking])
+def test_all_but_one_name_is_no_presumption(
+    order: Callable[[], Iterator[Names]], marker: str
+) -> None:
+    """It adopts what has every part and no mark that it is unfinished."""
+    wanted = frozenset(NAMES) - {marker}
+    program = Judged(lambda names: "adopted" if names == wanted else "cleared")
+    said = {names: program.judge(names) for names in order()}
+    wrong = [names for names in said if said[names] != program.outcome(names)]
+    assert not wrong or program.removals.material == {b"left"}
 
 
 @pytest.mark.parametrize("order", [growing, shrinking])

@@ -74,16 +74,26 @@ def test_retention_that_keeps_too_few() -> None:
     assert broken(crash(complete=(6,)), resumed(), layer="corrupt") == []
 
 
-def test_a_rewind_promises_one_checkpoint_until_it_saves() -> None:
-    """The old one of the next save's name is moved aside; what is older may be gone by then."""
+def test_a_rewind_gives_up_no_checkpoint_before_the_next_is_there() -> None:
+    """The old one of the next save's name is moved aside, when the new one is whole."""
     first = killed(*losses(1, 9), ack(3), ack(6), ack(9), after=replace(CRASHED, complete=(6, 9)))
-    back = replace(crash(complete=(6,)), events=losses(7, 9), resuming=True, rewind="step-000006")
+    spare = crash(complete=(6,), spare=("step-000009.aside-1.tmp", "step-000009.tmp"))
+    back = replace(spare, events=losses(7, 9), resuming=True, rewind="step-000006")
     assert broken(first, back, resumed()) == []
     assert "retention" in broken(first, replace(back, rewind=""), resumed())
-    nothing = replace(back, after=replace(CRASHED, complete=()))
-    assert broken(first, nothing, resumed()) == ["retention"]
-    saved = replace(back, events=(*losses(7, 9), ack(9)))
-    assert "retention" in broken(first, saved, resumed())
+    gone = replace(back, after=replace(CRASHED, complete=(6,)))
+    assert broken(first, gone, resumed()) == ["retention"]
+
+
+def test_a_step_directory_that_stays_half_deleted() -> None:
+    def left(**files: str) -> Step:
+        there = {**FILES, 3: files}
+        return resumed(broken=(("step-000003", "does not verify"),), files=there)
+
+    assert broken(crash(), left(model="m3", config="c")) == ["retention"]
+    assert broken(crash(), left(**FILES[3])) == ["retention"]  # without its manifest
+    whole_but_damaged = left(**{**FILES[3], "model": "x", "MANIFEST.json": "m"})
+    assert broken(crash(), whole_but_damaged) == []
 
 
 def test_something_temporary_that_outlives_the_next_save() -> None:
