@@ -13,8 +13,9 @@
 ``README.md``         what it is, and the one command
 ====================  ==========================================================================
 
-A bundle names no path outside itself, so it may lie anywhere. It is written beside its place and
-renamed, so that there is a whole one or none.
+All that belongs to a bundle lies in it, so that it may lie anywhere; the program under test is
+named as it was started. It is written beside its place and renamed, so that there is a whole one or
+none.
 
 A bundle comes from somebody else: :func:`read_bundle` opens regular files only, of bounded size,
 follows no symlink, and believes a case only when its id is the one that its content gives.

@@ -166,6 +166,10 @@ def prepare(subject: Subject, *, executor: Executor, temp_dir: Path, fork: bool)
 
 def find(name: str, prepared: Prepared, *, reports: Path) -> Found:
     """The case that ``name`` names. Raises :class:`UsageError` when there is none."""
+    if any(sign in name for sign in "*?[") and not is_bundle(name):
+        raise UsageError(
+            f"{name} is a pattern; give one case's id (--filter of check takes patterns)"
+        )
     if is_bundle(name):
         return Found(read_bundle(Path(name)).case)
     full = full_id(name, reports=reports)
