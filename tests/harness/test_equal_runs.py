@@ -1,5 +1,6 @@
 """What saves runs saves no verdict: every state judged the same with ``--no-equal-reads``."""
 
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,15 @@ from fault_injection.crash_states import Entry, VisibleTree
 from fault_injection.crash_states.content import EMPTY, ContentStore
 from fault_injection.crash_states.tree import make_tree
 from fault_injection.trace import FileType
+from harness.benchmarks.quiet import Quiet
+from harness.campaign import Campaign, Options
+from harness.observation import Event
+from harness.power import judge as judging
 from harness.power.equal_reads import answer
+from harness.power.explore import Exploration, Explored
+from harness.power.judge import Judge, Resumed
+from harness.power.layer import Piece, _take_down
+from tests.harness.histories import a_baseline, a_subject, ack, ended, loss
 from tests.harness.test_check_command import check, described
 
 STORE = cast("ContentStore", None)  # no content is read
@@ -237,3 +246,38 @@ def test_a_missing_parent_is_another_answer() -> None:
     question = (b"in/name", frozenset({"replaced"}))
     there = make_tree({b"in": Entry(FileType.DIRECTORY, 0o755)}, STORE)
     assert answer(there, question) != answer(ABSENT, question)
+
+
+def resumed(*events: Event, presumed: frozenset[bytes] = frozenset()) -> Resumed:
+    return Resumed(ended(*events), {}, False, frozenset(), presumed)
+
+
+def checking(monkeypatch: pytest.MonkeyPatch, *runs: Resumed, scratch: Path) -> Judge:
+    """A judge of which every answer is checked, and whose runs come out like this in turn."""
+    turn = iter(runs)
+    question = (b"name", frozenset({"content"}))
+    monkeypatch.setattr(Judge, "run", lambda *_: (next(turn), (question,), frozenset()))
+    monkeypatch.setattr(judging, "CHECK_EVERY", 1)
+    monkeypatch.setattr(judging, "CHECKED_OF_EACH_FOLD", 1e9)
+    return Judge(a_subject(), a_baseline(), scratch, shown=(), check=True)
+
+
+def test_a_sample_that_comes_out_otherwise_makes_the_run_inconclusive(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, other = resumed(loss(1), ack(1)), resumed(loss(1))
+    judge = checking(monkeypatch, one, one, other, scratch=tmp_path)
+    there = tree(name=file(digest="x"))
+    assert judge.resumed(there) == judge.resumed(there) == one
+    assert judge.contradictions == []
+    assert judge.resumed(there) == other  # what was seen counts
+    [said] = judge.contradictions
+    assert "it depends on something that is not seen" in said
+    assert (judge.counts.judged, judge.counts.equal_reads, judge.counts.checked) == (1, 2, 2)
+
+    exploration = Exploration(a_subject(), a_baseline(), str(tmp_path), "posix")
+    explored = Explored("posix", 3, 3, 1, 2, 2, False, 0, (), (), contradictions=(said,))
+    campaign = Campaign(Options(("power/posix",), ("posix",), 1), Executor(), Quiet(), None)
+    _take_down(campaign, Piece((exploration,), Future(), ""), [explored])
+    assert campaign.reasons == [f"{a_subject().name}: {said}"]
+    assert campaign.layers["power/posix"].cases == 3
