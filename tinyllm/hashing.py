@@ -33,18 +33,20 @@ class Hashing(Protocol):
 
 
 class HashAhead:
-    """The sha256 of ``content`` that lies in memory already, in a thread that starts at once.
+    """The sha256 of ``content`` that lies in memory already, begun by ``pool`` as soon as it can.
 
     The writing need not have begun, so that a core is at work while an earlier file waits for its
-    fsync. ``content`` must not change until :meth:`hexdigest`; leaving the context ends the thread.
+    fsync. What the pool has not begun when the digest is wanted is hashed by the one who waits: two
+    cores are then at work, and never three threads. ``content`` must not change until
+    :meth:`hexdigest`; leaving the context ends the work.
     """
 
-    def __init__(self, content: Iterable[Bytes]) -> None:
+    def __init__(self, content: Iterable[Bytes], *, pool: ThreadPoolExecutor) -> None:
         self._content = content
         self._digest = hashlib.sha256()
         self._given_up = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=1)
-        self._whole = self._pool.submit(self._add_all)
+        self._hashed = False
+        self._whole = pool.submit(self._add_all)
 
     def __enter__(self) -> "HashAhead":
         return self
@@ -56,14 +58,19 @@ class HashAhead:
         traceback: TracebackType | None,
     ) -> None:
         self._given_up.set()
-        self._pool.shutdown(cancel_futures=True)
+        self._whole.cancel()
 
     def update(self, batch: Sequence[Bytes]) -> None:
         """Nothing: the content is known."""
 
     def hexdigest(self) -> str:
-        """Wait for the end of the content, and give the digest."""
-        self._whole.result()
+        """The digest, when all of the content has been hashed."""
+        if not self._hashed:
+            if self._whole.cancel():
+                self._add_all()
+            else:
+                self._whole.result()
+            self._hashed = True
         return self._digest.hexdigest()
 
     def _add_all(self) -> None:

@@ -17,6 +17,7 @@ checkpoint is touched.
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,7 +182,8 @@ def write_files(stage: Directory, snapshot: Snapshot) -> dict[str, FileEntry]:
     for file, data in small.items():
         if data is not None:
             with HashBeside(size_bytes=len(data)) as hashing:
-                files[file] = write_file(stage, file, [data], size_bytes=len(data), hashing=hashing)
+                write_file(stage, file, [data], size_bytes=len(data), hashing=hashing)
+                files[file] = FileEntry(sha256=hashing.hexdigest(), size=len(data))
     return files
 
 
@@ -202,35 +204,44 @@ def laid_out(
 def write_tensors(stage: Directory, layouts: dict[str, Layout]) -> dict[str, FileEntry]:
     """The safetensors files, one after the other, streamed from the tensors' own memory.
 
-    Their hashes all begin with the first file: later, they would be what the save waits for.
+    Their hashes begin with the first file, the largest of them first: later, they would be what
+    the save waits for.
     """
-    files = {}
     with ExitStack() as stack:
-        hashings = {file: stack.enter_context(hashing_of(each)) for file, each in layouts.items()}
+        # Entered before the hashes, so that it is left after they have given up.
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+        largest_first = sorted(layouts, key=lambda file: -layouts[file].size_bytes)
+        hashings = {
+            file: stack.enter_context(hashing_of(layouts[file], pool=pool))
+            for file in largest_first
+        }
         for file, layout in layouts.items():
-            files[file] = write_file(
+            write_file(
                 stage,
                 file,
                 pieces(layout),
                 size_bytes=layout.size_bytes,
                 hashing=hashings[file],
             )
-    return files
+        return {
+            file: FileEntry(sha256=hashings[file].hexdigest(), size=layout.size_bytes)
+            for file, layout in layouts.items()
+        }
 
 
-def hashing_of(layout: Layout) -> AbstractContextManager[Hashing]:
+def hashing_of(layout: Layout, *, pool: ThreadPoolExecutor) -> AbstractContextManager[Hashing]:
     """Ahead of the writing where that needs no second copy of a tensor and is worth a thread."""
     if layout.copies:
         return HashBeside(size_bytes=layout.size_bytes, lag=_LAG_BATCHES)
     if layout.size_bytes <= INLINE_BYTES:
         return HashBeside(size_bytes=layout.size_bytes)
-    return HashAhead(pieces(layout))
+    return HashAhead(pieces(layout), pool=pool)
 
 
 def write_file(
     stage: Directory, file: str, content: Iterable[Bytes], *, size_bytes: int, hashing: Hashing
-) -> FileEntry:
-    """Write, hash and fsync one file of ``size_bytes``."""
+) -> None:
+    """Write and fsync one file of ``size_bytes``, telling ``hashing`` of its bytes."""
     path = stage.at(file)
     with created_file(stage, file) as fd:
         done = 0
@@ -244,7 +255,6 @@ def write_file(
         point("save.file-written")
         sync_file(fd, path=path)
         point("save.file-synced")
-        return FileEntry(sha256=hashing.hexdigest(), size=size_bytes)
 
 
 def write_manifest(stage: Directory, step: int, files: dict[str, FileEntry]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -500,32 +501,46 @@ def test_a_large_checkpoint_is_the_same_bytes_as_a_small_one(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_both_hashes_of_a_large_checkpoint_run_while_its_first_file_is_synced(
+def test_the_largest_file_is_hashed_while_the_first_one_is_synced(
     ckpt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
-    real = writer.sync_file
+    """By one thread; what that has not begun by then, by the save itself."""
+    submitted: list[Future[None]] = []
+    began = threading.Event()
+    real_sync, real_add = writer.sync_file, HashAhead._add_all
+    others: set[bool] = set()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+            submitted.append(super().submit(fn, *args, **kwargs))
+            return submitted[-1]
+
+    def add(hashing: HashAhead) -> None:
+        others.add(threading.current_thread() is not threading.main_thread())
+        began.set()
+        real_add(hashing)
 
     def sync(fd: int, *, path: str) -> None:
-        if not seen:
-            for hashing in hashings:
-                seen.append(hashing.hexdigest())
-        real(fd, path=path)
+        assert began.wait(30)  # the hash of the second file, at the first one's fsync
+        real_sync(fd, path=path)
 
-    hashings: list[HashAhead] = []
-
-    class Known(HashAhead):
-        def __init__(self, content: Any) -> None:
-            super().__init__(content)
-            hashings.append(self)
-
-    monkeypatch.setattr(writer, "HashAhead", Known)
+    monkeypatch.setattr(writer, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(HashAhead, "_add_all", add)
     monkeypatch.setattr(writer, "sync_file", sync)
     save_checkpoint(ckpt, contiguous_snapshot(4), keep_ckpts=None, announce=print, line=Line())
-    step = ckpt / "step-000004"
-    assert seen == [
-        hashlib.sha256((step / file).read_bytes()).hexdigest() for file in FILE_ORDER[:2]
-    ]
+    assert len(submitted) == 2
+    assert True in others
+    assert verify_directory(str(ckpt / "step-000004")).verifies
+
+
+def test_what_no_thread_has_begun_is_hashed_by_the_one_who_waits() -> None:
+    hold = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(hold.wait, 30)
+        with HashAhead([b"a", memoryview(b"b")], pool=pool) as hashing:
+            found = [hashing.hexdigest(), hashing.hexdigest()]
+        hold.set()
+    assert found == 2 * [hashlib.sha256(b"ab").hexdigest()]
 
 
 @pytest.mark.usefixtures("small_batches", "layout")
