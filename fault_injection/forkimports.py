@@ -117,5 +117,6 @@ def _load(name: str, origin: str) -> bool:
                 return False
             importlib.import_module(name)
         except Exception:
+            # Whatever it raises, a warning too, is the program's to see when it loads it itself.
             return False
     return _origin(name) == origin

@@ -12,7 +12,6 @@ import math
 import os
 from bisect import bisect_right
 from dataclasses import dataclass
-from types import TracebackType
 
 import msgspec
 import numpy as np
@@ -113,13 +112,8 @@ class WeightsReader:
     def __enter__(self) -> "WeightsReader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._beside.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._beside.__exit__()
 
     @property
     def left_bytes(self) -> int:

@@ -20,8 +20,8 @@ from fault_injection.crash_states.tree import VisibleTree, total_size_bytes
 from fault_injection.trace import FileType
 
 _BY_KERNEL_BYTES = 256 << 10  # pieces from this size on are copied by the kernel (sendfile)
-
-_APART_NS = 1_000_000
+# Between two writes: more than any file system's timestamps are coarse, and none gets old by it.
+_APART_NS = 10_000_000
 
 
 class LayoutError(OSError):

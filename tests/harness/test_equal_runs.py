@@ -174,8 +174,8 @@ OTHERS = {
 @pytest.mark.skipif(seccomp.unavailable() is not None, reason=f"seccomp: {seccomp.unavailable()}")
 @pytest.mark.parametrize("name", [*PROGRAMS, *OTHERS])
 def test_every_state_is_judged_alike(name: str, tmp_path: Path) -> None:
-    right = int(name not in ("removes", "overwrites"))
-    source, final, expected = OTHERS.get(name) or (PROGRAMS[name], "", right)
+    broken = int(name not in ("removes", "overwrites"))
+    source, final, expected = OTHERS.get(name) or (PROGRAMS[name], "", broken)
     options = [*described("--faults", "power", "--models", "posix", "--exhaustive")]
     options[options.index("--final") : options.index("--final") + 2] = (
         ["--final", final] if final else []
