@@ -44,6 +44,8 @@ _OF_CONTENT = frozenset({"stat", "content"})
 # CHECKED_OF_EACH_FOLD more for each e-fold of n.
 CHECK_EVERY, CHECKED_OF_EACH_FOLD = 50, 1
 
+_RUN_ALL = "With --no-equal-reads every state is run"
+
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
@@ -140,6 +142,11 @@ class Judge:
             tree_is_final=resumed.tree_is_final,
         )
         findings = judge(history, self.baseline)
+        if known is not None and findings != known[0] and not known[1]:
+            self.contradictions.append(
+                f"the state {state.descriptor()} was taken for one that is judged like others of "
+                f"its place, and is not. {_RUN_ALL}"
+            )
         self._presume(state, resumed.presumed)
         if self.equal_reads and known is None and resumed.looked_into is not None:
             self.verdicts.add(
@@ -309,8 +316,7 @@ def _contradiction(one: Resumed, other: Resumed) -> str:
     ]
     return (
         "two crash states that answered alike all that a resume was seen to ask did not run alike "
-        f"({told[0]}; {told[1]}): it depends on something that is not seen. With --no-equal-reads "
-        "every state is run"
+        f"({told[0]}; {told[1]}): it depends on something that is not seen. {_RUN_ALL}"
     )
 
 

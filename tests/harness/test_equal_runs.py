@@ -1,25 +1,28 @@
 """What saves runs saves no verdict: every state judged the same with ``--no-equal-reads``."""
 
 from concurrent.futures import Executor, Future
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from fault_injection import seccomp
-from fault_injection.crash_states import Entry, VisibleTree
+from fault_injection.crash_states import Entry, VisibleTree, enumerate_states
 from fault_injection.crash_states.content import EMPTY, ContentStore
 from fault_injection.crash_states.tree import make_tree
 from fault_injection.trace import FileType
 from harness.benchmarks.quiet import Quiet
 from harness.campaign import Campaign, Options
+from harness.evidence import Finding
 from harness.observation import Event
 from harness.power import judge as judging
 from harness.power.equal_reads import answer
 from harness.power.explore import Exploration, Explored
 from harness.power.judge import Judge, Resumed
 from harness.power.layer import Piece, _take_down
-from tests.harness.histories import a_baseline, a_subject, ack, ended, loss
+from tests.fault_injection.test_crash_states_enumeration import checkpoint_save
+from tests.harness.histories import a_baseline, a_subject, ack, ended, loss, losses
 from tests.harness.test_check_command import check, described
 
 STORE = cast("ContentStore", None)  # no content is read
@@ -281,3 +284,17 @@ def test_a_sample_that_comes_out_otherwise_makes_the_run_inconclusive(
     _take_down(campaign, Piece((exploration,), Future(), ""), [explored])
     assert campaign.reasons == [f"{a_subject().name}: {said}"]
     assert campaign.layers["power/posix"].cases == 3
+
+
+def test_a_verdict_that_was_shared_wrongly_is_a_contradiction_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = resumed(*losses(1, 10))
+    judge = checking(monkeypatch, *[one] * 4, scratch=tmp_path)
+    first, second = islice(enumerate_states(checkpoint_save(2), model="posix"), 2)
+    found = judge.findings(first)
+    for shared, said in ((found, 0), ([Finding("resumable", "not so")], 1)):
+        monkeypatch.setattr(judge.verdicts.__class__, "find", lambda *_, s=shared: (s, frozenset()))
+        judge._remembered.clear()
+        assert judge.findings(second) == found
+        assert len(judge.contradictions) == said
