@@ -32,46 +32,38 @@ class Hashing(Protocol):
 
 
 class HashAhead:
-    """The sha256 of ``content`` that lies in memory already, begun by ``pool`` as soon as it can.
+    """The sha256 of ``content`` that lies in memory already, found by ``pool`` as soon as it can.
 
-    The writing need not have begun, so that a core is at work while an earlier file waits for its
-    fsync. What the pool has not begun when the digest is wanted is hashed by the one who waits: two
-    cores are then at work, and never three threads. ``content`` must not change until
-    :meth:`hexdigest`; leaving the context ends the work.
+    The writing need not have begun, so that a core is at work while an earlier file waits for the
+    disk. ``content`` must not change until :meth:`hexdigest`; leaving the context ends the work.
     """
 
     def __init__(self, content: Iterable[Bytes], *, pool: ThreadPoolExecutor) -> None:
         self._content = content
-        self._digest = hashlib.sha256()
         self._given_up = threading.Event()
-        self._hashed = False
-        self._whole = pool.submit(self._add_all)
+        self._hashed = pool.submit(self._hash)
 
     def __enter__(self) -> "HashAhead":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._given_up.set()
-        self._whole.cancel()
+        self._hashed.cancel()
 
     def update(self, batch: Sequence[Bytes]) -> None:
         """Nothing: the content is known."""
 
     def hexdigest(self) -> str:
         """The digest, when all of the content has been hashed."""
-        if not self._hashed:
-            if self._whole.cancel():
-                self._add_all()
-            else:
-                self._whole.result()
-            self._hashed = True
-        return self._digest.hexdigest()
+        return self._hashed.result()
 
-    def _add_all(self) -> None:
+    def _hash(self) -> str:
+        digest = hashlib.sha256()
         for piece in self._content:
             if self._given_up.is_set():
-                return
-            self._digest.update(piece)
+                break
+            digest.update(piece)
+        return digest.hexdigest()
 
 
 class HashBeside:

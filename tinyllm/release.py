@@ -34,7 +34,6 @@ from tinyllm.durable import (
     make_durable_directories,
     open_directory,
     rename,
-    start_writeback,
     sync_directory,
     sync_file,
     write_all,
@@ -50,6 +49,7 @@ from tinyllm.manifest import (
     ReleaseManifest,
     encode_manifest,
 )
+from tinyllm.pastcache import write_stream
 from tinyllm.paths import MANIFEST, model_dir
 from tinyllm.retention import remove_tree
 from tinyllm.tensor_files import read_table
@@ -60,7 +60,6 @@ _READ_ONLY_FILE = 0o444
 _READ_ONLY_DIRECTORY = 0o555
 _SUBDIRECTORIES = ("evals", "heads")
 _STAGING = re.compile(r"\.[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.tmp(\.[0-9]{1,6})?")
-_EARLY_WRITEBACK_BYTES = 32 << 20
 
 Tell = Callable[[str, str], None]
 
@@ -280,12 +279,8 @@ def _stream(
     """Write the weights, a call a batch."""
     path = stage.at(MODEL_FILE)
     with created_file(stage, MODEL_FILE) as fd:
-        done = 0
-        for batch in batches:
-            write_all(fd, [batch], path=path)
-            if size_bytes > _EARLY_WRITEBACK_BYTES:
-                start_writeback(fd, offset_bytes=done, size_bytes=len(batch))
-            done += len(batch)
+        calls = ([batch] for batch in batches)
+        done = write_stream(fd, calls, size_bytes=size_bytes, path=path)
         assert done == size_bytes, f"{done} bytes were written of {size_bytes}"
         point("release.weights-written")
         _finish(fd, path)

@@ -31,7 +31,6 @@ from tinyllm.durable import (
     make_directory,
     open_directory,
     rename,
-    start_writeback,
     sync_directory,
     sync_file,
     write_all,
@@ -49,6 +48,7 @@ from tinyllm.manifest import (
     checkpoint_manifest,
     encode_manifest,
 )
+from tinyllm.pastcache import write_stream
 from tinyllm.paths import LATEST, LATEST_TMP, MANIFEST, aside_name, step_name
 from tinyllm.reader import list_directory
 from tinyllm.retention import Line, remove_tree, retire
@@ -62,9 +62,6 @@ if TYPE_CHECKING:
 # Copies of tensors that are not contiguous may wait for their hash in this many batches.
 _LAG_BATCHES = 2
 _MAX_PIECES = 1024
-
-# From this size on the disk is set to work while the rest of the file is still being written.
-_EARLY_WRITEBACK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +201,14 @@ def laid_out(
 def write_tensors(stage: Directory, layouts: dict[str, Layout]) -> dict[str, FileEntry]:
     """The safetensors files, one after the other, streamed from the tensors' own memory.
 
-    Their hashes begin with the first file, the largest of them first: later, they would be what
-    the save waits for.
+    Their hashes all begin with the first file: later, they would be what the save waits for.
     """
     with ExitStack() as stack:
         # Entered before the hashes, so that it is left after they have given up.
-        pool = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-        largest_first = sorted(layouts, key=lambda file: -layouts[file].size_bytes)
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(layouts)))
         hashings = {
-            file: stack.enter_context(hashing_of(layouts[file], pool=pool))
-            for file in largest_first
+            file: stack.enter_context(hashing_of(layout, pool=pool))
+            for file, layout in layouts.items()
         }
         for file, layout in layouts.items():
             write_file(
@@ -244,14 +239,7 @@ def write_file(
     """Write and fsync one file of ``size_bytes``, telling ``hashing`` of its bytes."""
     path = stage.at(file)
     with created_file(stage, file) as fd:
-        done = 0
-        for batch in _batches(content):
-            hashing.update(batch)
-            write_all(fd, batch, path=path)
-            size = sum(len(piece) for piece in batch)
-            if size_bytes > _EARLY_WRITEBACK_BYTES:
-                start_writeback(fd, offset_bytes=done, size_bytes=size)
-            done += size
+        write_stream(fd, _told(_batches(content), hashing), size_bytes=size_bytes, path=path)
         point("save.file-written")
         sync_file(fd, path=path)
         point("save.file-synced")
@@ -367,6 +355,13 @@ def abandon(save: Save) -> None:
     with suppress(StorageFailed):
         if save.staging in save.names:
             remove_tree(save.ckpt, save.staging)
+
+
+def _told(batches: Iterable[list[Bytes]], hashing: Hashing) -> Iterator[list[Bytes]]:
+    """The batches, each told to ``hashing`` before it is written."""
+    for batch in batches:
+        hashing.update(batch)
+        yield batch
 
 
 def _batches(content: Iterable[Bytes]) -> Iterator[list[Bytes]]:

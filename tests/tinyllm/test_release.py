@@ -171,7 +171,7 @@ def test_the_same_checkpoint_gives_the_same_bytes(asked: World, dtype: str) -> N
 def test_weights_of_many_pieces_and_a_hash_in_another_thread(
     asked: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a large model does, done to a small one: pieces, threads, early writeback."""
+    """What a large model does, done to a small one: pieces, threads, past the cache."""
     whole = {}
     for dtype in DTYPES:
         asked.release(dtype=dtype, version=f"whole-{dtype}")
@@ -180,7 +180,8 @@ def test_weights_of_many_pieces_and_a_hash_in_another_thread(
         monkeypatch.setattr(name, 1000)
     for name in ("tinyllm.conversion", "tinyllm.weights", "tinyllm.release"):
         monkeypatch.setattr(f"{name}.PIECE_BYTES", 8192)
-    monkeypatch.setattr("tinyllm.release._EARLY_WRITEBACK_BYTES", 1000)
+    monkeypatch.setattr("tinyllm.pastcache.SMALL_BYTES", 1000)
+    monkeypatch.setattr("tinyllm.pastcache.CHUNK_BYTES", 8192)
     monkeypatch.setattr("tinyllm.conversion._INT4_COUNT", 1000)
     for dtype in DTYPES:
         asked.release(dtype=dtype, version=dtype)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 
 from tests.tinyllm import checkpoints
 from tests.tinyllm.checkpoints import found_step, in_child, make_ckpt, names, save, snapshot, tree
-from tinyllm import tensors, writer
+from tinyllm import pastcache, tensors, writer
 from tinyllm.errors import StorageFailed
 from tinyllm.hashing import HashAhead
 from tinyllm.paths import MANIFEST
@@ -461,10 +460,12 @@ def test_what_readers_would_refuse_fails_at_the_save(
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the checkpoint were large: many batches, hashed in a thread, written back early."""
+    """As if the checkpoint were large: many batches, hashed in threads, written past the cache."""
     monkeypatch.setattr(tensors, "PIECE_BYTES", 64)
     monkeypatch.setattr(writer, "PIECE_BYTES", 64)
-    monkeypatch.setattr(writer, "_EARLY_WRITEBACK_BYTES", 0)
+    monkeypatch.setattr(pastcache, "SMALL_BYTES", 0)
+    monkeypatch.setattr(pastcache, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(pastcache, "_BLOCK_BYTES", 512)
     monkeypatch.setattr("tinyllm.hashing.INLINE_BYTES", 0)
     monkeypatch.setattr(writer, "INLINE_BYTES", 0)
 
@@ -501,46 +502,28 @@ def test_a_large_checkpoint_is_the_same_bytes_as_a_small_one(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_the_largest_file_is_hashed_while_the_first_one_is_synced(
+def test_both_files_are_hashed_while_the_first_one_is_synced(
     ckpt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one thread; what that has not begun by then, by the save itself."""
-    submitted: list[Future[None]] = []
-    began = threading.Event()
-    real_sync, real_add = writer.sync_file, HashAhead._add_all
-    others: set[bool] = set()
+    real_sync, real_hash = writer.sync_file, HashAhead._hash
+    hashing = threading.Barrier(3)  # two hashes, and the first file's fsync
+    synced: list[str] = []
 
-    class Pool(ThreadPoolExecutor):
-        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
-            submitted.append(super().submit(fn, *args, **kwargs))
-            return submitted[-1]
-
-    def add(hashing: HashAhead) -> None:
-        others.add(threading.current_thread() is not threading.main_thread())
-        began.set()
-        real_add(hashing)
+    def hash_both(ahead: HashAhead) -> str:
+        hashing.wait(30)
+        return real_hash(ahead)
 
     def sync(fd: int, *, path: str) -> None:
-        assert began.wait(30)  # the hash of the second file, at the first one's fsync
+        if not synced:
+            hashing.wait(30)
+        synced.append(os.path.basename(path))
         real_sync(fd, path=path)
 
-    monkeypatch.setattr(writer, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(HashAhead, "_add_all", add)
+    monkeypatch.setattr(HashAhead, "_hash", hash_both)
     monkeypatch.setattr(writer, "sync_file", sync)
     save_checkpoint(ckpt, contiguous_snapshot(4), keep_ckpts=None, announce=print, line=Line())
-    assert len(submitted) == 2
-    assert True in others
+    assert synced[0] == "model.safetensors"
     assert verify_directory(str(ckpt / "step-000004")).verifies
-
-
-def test_what_no_thread_has_begun_is_hashed_by_the_one_who_waits() -> None:
-    hold = threading.Event()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(hold.wait, 30)
-        with HashAhead([b"a", memoryview(b"b")], pool=pool) as hashing:
-            found = [hashing.hexdigest(), hashing.hexdigest()]
-        hold.set()
-    assert found == 2 * [hashlib.sha256(b"ab").hexdigest()]
 
 
 @pytest.mark.usefixtures("small_batches", "layout")
@@ -549,7 +532,7 @@ def test_an_error_in_the_middle_of_a_large_file_leaves_no_thread_and_no_file(
 ) -> None:
     before = threading.active_count()
     with monkeypatch.context() as patch:
-        Watched(patch, fail_at=6, number=errno.ENOSPC)
+        Watched(patch, fail_at=4, number=errno.ENOSPC)
         with pytest.raises(StorageFailed, match=r"model\.safetensors: cannot write"):
             save(ckpt, 4, line=Line())
     assert threading.active_count() == before
