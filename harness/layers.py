@@ -170,7 +170,7 @@ def _rewinds(run: Run, layer: str, base: Outcome) -> list[Case]:
         return []
     if layer == "point":
         planned = run.campaign.wanted(planning.rewind_point_cases(base))
-        telling = planning.of_resumes(planned, run.baseline)
+        telling = planning.of_resumes(planned, run.baseline) + planning.between_saves(planned)
     else:
         planned = run.campaign.wanted(planning.rewind_kill_cases(base))
         telling = planning.from_the_first_rename(planned)

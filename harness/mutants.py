@@ -3,8 +3,8 @@
 Two kinds: the programs of ``tests/mutants/programs`` with the table ``expected.toml``, and tinyllm
 with one thing patched, ``tests/mutants/tinyllm/<name>.py``, each saying in constants what it breaks
 (``BREAKS``), under which layers that must be found (``LAYERS``) and where nothing may (``SILENT``).
-What is patched is the training of a spec, or with ``SUBJECT`` the example of that name in
-``smoke_configs/subjects``, which runs from there.
+What is patched is the training of a spec, with ``CONFIG`` of another one beside it; or with
+``SUBJECT`` the example of that name in ``smoke_configs/subjects``, which runs from there.
 """
 
 import ast
@@ -183,7 +183,8 @@ def tinyllm_mutants(mutants: Path, *, spec: Path) -> list[Mutant]:
         wanted = (breaks,) if isinstance(breaks, str) else tuple(breaks)
         expect = dict.fromkeys(_written_out(layers), wanted)
         expect.update(dict.fromkeys(_written_out(silent), ()))
-        subject = _patched(path, spec, example=constants.get("SUBJECT", ""))
+        config = spec.with_stem(constants.get("CONFIG", spec.stem))
+        subject = _patched(path, config, example=constants.get("SUBJECT", ""))
         found.append(
             Mutant(
                 name=f"tinyllm-{path.stem.replace('_', '-')}",

@@ -8,7 +8,8 @@ found and the calls it made up to its first acknowledgement. Each behaviour that
 showed is expanded once, with a second (or third) kill before each of its calls.
 
 A rewind (tinyllm only) is planned from one undisturbed: a run to its end, then back to the
-checkpoint before the last. There the next save wants the name that LATEST names.
+checkpoint before the last. There the next save wants the name that LATEST names. Where three are
+kept it goes back by two: there the next save leaves a checkpoint of the line that was given up.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -90,13 +91,14 @@ def resume_point_cases(
 
 
 def rewind_base(subject: Subject, baseline: Baseline, *, layer: str) -> list[Case]:
-    """The undisturbed rewind to the checkpoint before the last: one case.
+    """The undisturbed rewind, by two checkpoints if as many stay beside the last, else by one.
 
-    None for a program that cannot be told to, and where there is no such checkpoint.
+    None for a program that cannot be told to, and where only the last stays.
     """
-    if subject.format != "tinyllm" or subject.keep_ckpts < 2 or len(baseline.promises) < 2:
+    kept = baseline.promises[-subject.keep_ckpts :] if subject.keep_ckpts else ()
+    if subject.format != "tinyllm" or len(kept) < 2:
         return []
-    back_to = step_name(baseline.promises[-2].step)
+    back_to = step_name(kept[-min(len(kept), 3)].step)
     return [rewind_case(subject.name, layer, TriggerKind.POINT, back_to)]
 
 
@@ -113,6 +115,18 @@ def of_resumes(cases: Iterable[Case], baseline: Baseline) -> list[Case]:
     """Those that end at a point which the uninterrupted run never reached."""
     known = {p.rpartition("#")[0] for p in baseline.points}
     return [c for c in cases if c.faults[-1].place.rpartition("#")[0] not in known]
+
+
+def between_saves(cases: Sequence[Case]) -> list[Case]:
+    """Of the point cases of a rewinding attempt, the first in a step after its first save.
+
+    By then the line that was given up must be gone.
+    """
+    names = [c.faults[-1].place.rpartition("#")[0] for c in cases]
+    saved = names.index("save.announced") if "save.announced" in names else len(names)
+    return [c for c, n in zip(cases[saved:], names[saved:], strict=True) if n == "step.reported"][
+        :1
+    ]
 
 
 def rewind_kill_cases(base: Outcome) -> list[Case]:

@@ -6,10 +6,10 @@ Pure functions over a case's history, like those of ``harness.oracle``.
 from collections.abc import Callable
 
 from harness.baseline import Baseline
-from harness.evidence import Finding, History
+from harness.evidence import Finding, History, Step
 from harness.observation import acks_of
 from harness.tinyllm_state import RunState
-from tinyllm.paths import MANIFEST
+from tinyllm.paths import MANIFEST, step_name
 
 
 def pointer_complete(history: History, baseline: Baseline) -> list[Finding]:
@@ -96,17 +96,22 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
     """At most keep_ckpts plus the one being written; never fewer complete ones than promised.
 
     While a rewind saves again what it gives up, the old one and the new one may both be without
-    their name: what verifies under a temporary one counts then.
+    their name: what verifies under a temporary one counts then. With its first save the line that
+    it gave up may go, and once it has gone on, nothing of that is left.
     """
     keep = history.subject.keep_ckpts
     acknowledged: set[int] = set()
     rewound = False
     findings: list[Finding] = []
+    before: RunState | None = None
     for number, step in enumerate(history.steps, start=1):
         state = step.after
         acks = acks_of(step.events)
         rewound |= step.rewound_to is not None
+        if step.rewound_to is not None and acks and before is not None:
+            acknowledged = {s for s in before.complete if s <= step.rewound_to}
         acknowledged |= {a.step for a in acks}
+        before = state
         if state is None:
             continue
         there = len(state.complete) + len(state.broken)
@@ -118,6 +123,15 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
                     f"{there} step directories stood after attempt {number}",
                     expected=f"at most {keep + number} with keep_ckpts {keep}",
                     found=str(there),
+                )
+            )
+        for name in _given_up(step):
+            findings.append(
+                Finding(
+                    "retention",
+                    f"{name} of the line that was given up stood after attempt {number}",
+                    expected="the checkpoints after a rewind removed by its first complete save",
+                    found=name,
                 )
             )
         promised = min(keep, len(acknowledged))
@@ -162,6 +176,19 @@ def retention(history: History, baseline: Baseline) -> list[Finding]:
                 )
             )
     return findings[:1]
+
+
+def _given_up(step: Step) -> list[str]:
+    """The complete checkpoints after the last loss that a rewinding attempt printed.
+
+    Only when that loss came after an acknowledgement of its own, with whose save they had to go.
+    """
+    events = step.events if step.rewound_to is not None else ()
+    first = next((n for n, e in enumerate(events) if e.kind == "ack"), len(events))
+    steps = [e.step for e in events[first:] if e.kind == "loss"]
+    if step.after is None or not steps:
+        return []
+    return [step_name(s) for s in sorted(step.after.complete) if s > max(steps)]
 
 
 def _half_deleted(state: RunState, baseline: Baseline) -> list[str]:

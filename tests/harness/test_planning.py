@@ -1,9 +1,9 @@
 """Plans: complete or evenly spread, in a fixed order, and honest about what they leave out."""
 
-from fault_injection.faults import ActionKind
+from fault_injection.faults import ActionKind, TriggerKind
 from harness import planning
 from harness.baseline import Baseline, Promise
-from harness.cases import Case
+from harness.cases import Case, rewind_case
 from harness.runner import Behaviour, Outcome
 from tests.harness.histories import a_baseline, a_subject
 
@@ -107,6 +107,25 @@ def rewound(baseline: Baseline = BASELINE) -> Outcome:
 def test_a_rewind_goes_back_by_one_acknowledged_checkpoint() -> None:
     [case] = planning.rewind_base(TINYLLM, BASELINE, layer="kill")
     assert (case.layer, case.rewind, placed([case])) == ("kill", "step-000006", ["end"])
+
+
+def test_a_rewind_goes_back_by_two_where_three_are_kept() -> None:
+    """And no further: the checkpoints before are gone, or the same with fewer."""
+    five = a_baseline(promises=tuple(Promise(step, step, -1) for step in (2, 4, 6, 8, 10)))
+    for keep, step in ((2, 8), (3, 6), (4, 6)):
+        subject = a_subject(format="tinyllm", keep_ckpts=keep)
+        [case] = planning.rewind_base(subject, five, layer="kill")
+        assert case.rewind == f"step-{step:06d}"
+
+
+def test_a_rewind_is_killed_between_two_saves() -> None:
+    places = ("step.reported#1", "save.announced#1", "step.began#2", "step.reported#2")
+    cases = [
+        rewind_case("s", "point", TriggerKind.POINT, "step-000002", place)
+        for place in (*places, "step.reported#3")
+    ]
+    assert placed(planning.between_saves(cases)) == ["end+step.reported#2"]
+    assert planning.between_saves(cases[:1]) == planning.between_saves(cases[:2]) == []
 
 
 def test_there_is_no_rewind_without_a_checkpoint_to_go_back_to() -> None:

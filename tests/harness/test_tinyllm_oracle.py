@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from harness.evidence import Step
+from harness.observation import Event
 from harness.oracle import judge
 from harness.tinyllm_state import RunState
 from tests.harness.histories import a_baseline, a_subject, ack, ended, history, killed, loss, losses
@@ -83,6 +84,40 @@ def test_a_rewind_gives_up_no_checkpoint_before_the_next_is_there() -> None:
     assert "retention" in broken(first, replace(back, rewind=""), resumed())
     gone = replace(back, after=replace(CRASHED, complete=(6,)))
     assert broken(first, gone, resumed()) == ["retention"]
+
+
+def test_the_line_that_a_rewind_gives_up_is_gone_when_it_has_saved_and_gone_on() -> None:
+    first = killed(*losses(1, 9), ack(3), ack(6), ack(9), after=replace(CRASHED, complete=(6, 9)))
+    stands = crash(complete=(6, 9))
+
+    def rewound(*events: Event, **changes: object) -> Step:
+        return replace(
+            stands,
+            events=events,
+            resuming=True,
+            rewind="step-000003",
+            **changes,  # type: ignore[arg-type]
+        )
+
+    went_on = (*losses(4, 6), ack(6), *losses(7, 7))
+    assert broken(first, rewound(*went_on), resumed()) == ["retention"]
+    gone = replace(CRASHED, complete=(3, 6))
+    assert broken(first, rewound(*went_on, after=gone), resumed()) == []
+    # What was given up is no longer promised, but what it went back to is.
+    three = replace(SUBJECT, keep_ckpts=3)
+    all_three = replace(first, after=replace(CRASHED, complete=(3, 6, 9)))
+    fewer = replace(CRASHED, complete=(3,))
+    for after, found in ((gone, []), (fewer, ["retention"])):
+        back = rewound(*went_on, after=after)
+        judged = judge(
+            history(all_three, back, resumed(complete=(3, 6, 9)), subject=three, final={}), BASELINE
+        )
+        assert [f.invariant for f in judged] == found
+    # Not yet: before its next step it may still be removing; and its own save of step 9 is no
+    # leftover. Nor is there such a line without a rewind.
+    assert broken(first, rewound(*losses(4, 6), ack(6)), resumed()) == []
+    assert broken(first, rewound(*went_on, *losses(8, 9)), resumed()) == []
+    assert "retention" not in broken(first, replace(rewound(*went_on), rewind=""), resumed())
 
 
 def test_a_step_directory_that_stays_half_deleted() -> None:
