@@ -6,6 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -356,14 +357,15 @@ def test_a_module_written_by_the_program_is_found_although_the_parent_looked_bef
         os.utime(".", ns=(before.st_atime_ns, before.st_mtime_ns))
         import fresh_module
         """
-    asked = python(tmp_path, source, env=dict(os.environ))
+    asked = replace(python(tmp_path, source), env=tuple(sorted(os.environ.items())))
     assert importlib.machinery.PathFinder.find_spec("absent", [str(tmp_path)]) is None
     attempt = run_attempt(asked, Settings(str(tmp_path), 20, supervise=False, fork=True))
     assert (attempt.exit_code, attempt.stderr) == (0, b"")
 
 
 def test_what_the_parent_removes_at_its_end_is_not_removed_by_a_fork(tmp_path: Path) -> None:
-    asked = python(tmp_path, "print('ended')", env=dict(os.environ))
+    program = python(tmp_path, "print('ended')")
+    asked = replace(program, env=tuple(sorted(os.environ.items())))
     with tempfile.TemporaryDirectory() as ours:
         attempt = run_attempt(asked, Settings(str(tmp_path), 20, supervise=False, fork=True))
         assert attempt.stdout == b"ended\n"
