@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
-from fault_injection import forkimports, freshpython, processes
+from fault_injection import forkimports, freshpython, hugepages, processes
 from fault_injection.freshpython import Look
 
 _SCRIPT_LIMIT_BYTES = 16 << 20
@@ -152,6 +152,10 @@ def _main_file(script: str, cwd: str) -> str:
 _IGNORED = frozenset({signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)})
 _HANDLED = frozenset({signal.SIGINT})
 
+# To lay memory together takes as long as some twenty forks save by it.
+_FORKS_BEFORE_HUGE_PAGES = 6
+
+_forks = 0
 _frozen = False
 _modules: frozenset[str] = frozenset()
 _modules_of: tuple[int, str] = (0, "")
@@ -172,8 +176,11 @@ def ready(chosen: Plan) -> Plan:
     What was made since :func:`freeze` the child freezes (:func:`run`): frozen here, its cycles
     would never be freed.
     """
-    global _modules, _modules_of
+    global _modules, _modules_of, _forks
     freeze()
+    _forks += 1
+    if _forks == _FORKS_BEFORE_HUGE_PAGES:
+        hugepages.collapse()
     forkimports.share()
     linecache.clearcache()
     now = freshpython.loaded()
