@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fault_injection import hugepages
 from fault_injection.attempt import Attempt, Command, Settings, run_attempt
 from fault_injection.crash_states import (
     LayoutError,
@@ -39,6 +40,7 @@ MAX_VIOLATIONS = 200  # of one model; all are counted
 MAX_EXPLAINED = 6  # of one model, the smallest
 MAX_LEFT = 8
 _BEAT_EVERY_S = 0.5
+_CHECKS_BEFORE_HUGE_PAGES = 32  # many checks are many forks, of a process that may have much loaded
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _CHANGES_NOTHING = (Kind.OUTPUT, Kind.META, Kind.FSYNC, Kind.FDATASYNC, Kind.SYNC)
 
@@ -184,6 +186,8 @@ class _Checks:
         except LayoutError as error:
             raise CannotJudge(f"a crash state cannot be laid out: {error}") from error
         told = list(self.printed.by(state))
+        if len(self.known) == _CHECKS_BEFORE_HUGE_PAGES:
+            hugepages.collapse()
         ended = in_fork(lambda _: _asked(plan, told), silence_s=plan.timeout_s)
         self.beat()
         if ended.problem:
