@@ -35,7 +35,7 @@ from harness.power.verdicts import Verdicts
 from harness.runner import settings, step_of, tree_is_final
 from harness.scratch import emptied, empty_temporary
 from harness.subjects import Subject
-from harness.tinyllm_layout import CKPT
+from harness.tinyllm_layout import CKPT, LATEST, STEP_FILES
 from harness.tinyllm_state import read_run
 
 _OF_CONTENT = frozenset({"stat", "content"})
@@ -278,6 +278,8 @@ class Judge:
         if attempt.start_error:
             raise RuntimeError(f"the program could not be started: {attempt.start_error}")
         step = step_of(attempt, subject=self.subject, root=root, fault=None, resuming=True)
+        if step.after is not None:
+            step = replace(step, after=replace(step.after, spare=()))  # counts in a rewind only
         printed = bool(losses_of(step.events))
         resumed = Resumed(
             step=step,
@@ -290,9 +292,10 @@ class Judge:
         # What the attempt never looked at may still lie in the final tree.
         beyond = set(self.baseline.final if printed else self.baseline.tree) | set(resumed.final)
         globs = self.subject.final
-        if self.subject.format == "tinyllm":  # of which every checkpoint is looked at
-            globs += (f"{CKPT}/*",)
-            beyond |= set(digests(root, (f"{CKPT}/**/*",), compare="bytes"))
+        if self.subject.format == "tinyllm":  # as in state_view.is_evidence
+            questions += ((CKPT.encode(), frozenset({"listing"})),)
+            globs += (STEP_FILES,)
+            beyond |= {LATEST, *digests(root, (STEP_FILES,), compare="bytes")}
         assert attempt.overlay is not None
         questions += tuple(
             untouched(
