@@ -30,6 +30,7 @@ class Bounds:
 
     kill: int | None = 4000
     second_kill: int | None = 240
+    later_kill: int | None = 60
     third_kill: int | None = 120
     signal: int | None = 150
     error: int | None = 600
@@ -42,7 +43,13 @@ class Bounds:
 
 
 EXHAUSTIVE = Bounds(
-    kill=None, second_kill=None, third_kill=None, signal=None, error=None, realfs=None
+    kill=None,
+    second_kill=None,
+    later_kill=None,
+    third_kill=None,
+    signal=None,
+    error=None,
+    realfs=None,
 )
 
 
@@ -51,6 +58,7 @@ def gate_bounds(subject: Subject) -> Bounds:
     retaining = max(1, subject.keep_ckpts)
     return Bounds(
         second_kill=40,
+        later_kill=10,
         third_kill=20,
         signal=24,
         error=120,
@@ -184,6 +192,7 @@ def double_layer(run: Run, killed: list[Outcome]) -> None:
     seen: set[Behaviour] = set()
     second = planning.deeper_cases(killed, seen=seen)
     outcomes = run.cases("double", second, run.bounds.second_kill)
+    run.cases("double", planning.later_cases(killed, run.baseline), run.bounds.later_kill)
     third = planning.deeper_cases(outcomes, seen=seen)
     run.cases("double", third, run.bounds.third_kill)
 

@@ -17,7 +17,9 @@ from harness.layers import Bounds, run_subject
 from harness.mutants import Mutant
 from harness.subjects import with_timeout
 
-BOUNDS = Bounds(kill=None, second_kill=40, third_kill=16, signal=18, realfs=None, rewind=8)
+BOUNDS = Bounds(
+    kill=None, second_kill=40, later_kill=12, third_kill=16, signal=18, realfs=None, rewind=8
+)
 TIMEOUT_S = 5.0
 
 

@@ -5,7 +5,8 @@ the run, never cut off at the end, and the number left out is said.
 
 ``double`` is planned from behaviour: a resumed attempt is characterised by the shape of the tree it
 found and the calls it made up to its first acknowledgement. Each behaviour that no earlier case
-showed is expanded once, with a second (or third) kill before each of its calls.
+showed is expanded once, with a second (or third) kill before each of its calls. What it did after
+that acknowledgement is expanded too, once each, where it is not what the uninterrupted run did.
 
 A rewind (tinyllm only) is planned from one undisturbed: a run to its end, then back to the
 checkpoint before the last. There the next save wants the name that LATEST names. Where three are
@@ -211,12 +212,40 @@ def deeper_cases(outcomes: Iterable[Outcome], *, seen: set[Behaviour]) -> list[C
         if behaviour in seen or not behaviour.calls:
             continue
         seen.add(behaviour)
-        for place in behaviour.calls:
-            fault = Fault(TriggerKind.CALL, place, ActionKind.KILL)
-            cases.append(
-                replace(outcome.case, layer="double", faults=(*outcome.case.faults, fault))
-            )
+        cases += _killed_again(outcome.case, behaviour.calls)
     return cases
+
+
+def later_cases(outcomes: Iterable[Outcome], baseline: Baseline) -> list[Case]:
+    """One more kill, before each call after a resume's first acknowledgement.
+
+    Of each sequence of such calls once, and not of those with which the uninterrupted run ended.
+    """
+    cases = []
+    threads = baseline.threads > 1
+    uninterrupted = _kinds(baseline.places, in_order=True)
+    seen: set[tuple[str, ...]] = set()
+    for outcome in outcomes:
+        if outcome.verdict != "pass" or not outcome.behaviours:
+            continue
+        later = outcome.behaviours[-1].later
+        kinds = _kinds(later, in_order=not threads)
+        usual = _kinds(uninterrupted[len(uninterrupted) - len(later) :], in_order=not threads)
+        if kinds != usual and kinds not in seen:
+            seen.add(kinds)
+            cases += _killed_again(outcome.case, later)
+    return cases
+
+
+def _kinds(places: Sequence[str], *, in_order: bool) -> tuple[str, ...]:
+    """Places without their ordinals, which count from the beginning of an attempt."""
+    kinds = [place.rpartition("#")[0] or place for place in places]
+    return tuple(kinds if in_order else sorted(kinds))
+
+
+def _killed_again(case: Case, places: Iterable[str]) -> list[Case]:
+    faults = (Fault(TriggerKind.CALL, place, ActionKind.KILL) for place in places)
+    return [replace(case, layer="double", faults=(*case.faults, fault)) for fault in faults]
 
 
 def signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:

@@ -51,11 +51,12 @@ class Behaviour:
     """How an attempt resumed: ``shape`` of the tree that it found, and the ``calls`` it made.
 
     The shape has each path with its type, and for files whether they are empty; the calls are the
-    changing ones up to the first acknowledgement.
+    changing ones up to the first acknowledgement of what it trained, ``later`` those after it.
     """
 
     shape: tuple[str, ...]
     calls: tuple[str, ...]
+    later: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def _run(
         unreached=missed is not None and not findings and len(steps) > 1 and baseline.threads > 1,
         message=f"the fault did not happen: {missed.describe()}" if missed else "",
         behaviours=tuple(
-            Behaviour(shape, _calls(attempt, step.events))
+            _behaviour(shape, attempt, step.events)
             for shape, attempt, step in zip(shapes, attempts[1:], steps[1:], strict=True)
         ),
         resume_points=attempts[-1].points if len(attempts) > 1 else (),
@@ -311,10 +312,12 @@ def _shape(root: Path) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _calls(attempt: Attempt, found: Sequence[Event]) -> tuple[str, ...]:
-    """The changing calls of a resumed attempt up to its first acknowledgement, or all of them."""
+def _behaviour(shape: tuple[str, ...], attempt: Attempt, found: Sequence[Event]) -> Behaviour:
     places = changing(attempt.places)
-    return places[: calls_before(found, "ack", default=len(places))]
+    # What it says before it has trained is about what it found.
+    first = next((n for n, e in enumerate(found) if e.kind == "loss"), 0)
+    end = calls_before(found[first:], "ack", default=len(places))
+    return Behaviour(shape, places[:end], places[end:])
 
 
 def tree_is_final(root: Path, baseline: Baseline) -> bool:

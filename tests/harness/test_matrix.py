@@ -65,7 +65,9 @@ def run(
             options=options,
             executor=executor,
             progress=shown,
-            bounds=replace(BOUNDS, kill=kill, second_kill=24, third_kill=8, signal=12),
+            bounds=replace(
+                BOUNDS, kill=kill, second_kill=24, later_kill=6, third_kill=8, signal=12
+            ),
         )
     return row
 

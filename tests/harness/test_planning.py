@@ -1,5 +1,7 @@
 """Plans: complete or evenly spread, in a fixed order, and honest about what they leave out."""
 
+from dataclasses import replace
+
 from fault_injection.faults import ActionKind, TriggerKind
 from harness import planning
 from harness.baseline import Baseline, Promise
@@ -78,6 +80,30 @@ def test_errors_fit_their_calls() -> None:
     ]
     writes = planning.error_cases(SUBJECT, a_baseline(places=("write-x#1",)), saves=None)
     assert writes[-1].faults[0].action is ActionKind.SHORT_WRITE
+
+
+def test_what_a_resume_does_after_its_first_acknowledgement_is_killed_where_it_is_unusual() -> None:
+    def resumed(place: str, *later: str, verdict: str = "pass") -> Outcome:
+        return replace(
+            outcome(place, verdict=verdict), behaviours=(Behaviour((), ("mkdir-t#1",), later),)
+        )
+
+    usual = ("rename-L#1", "unlink-m#1")  # as the uninterrupted run ended
+    other = ("rename-L#1", "unlink-n#1")
+    outcomes = [
+        resumed("a#1", *usual),
+        resumed("a#2", *other),
+        resumed("a#3", *other),
+        resumed("a#4", "unlink-q#1", verdict="fail"),
+        resumed("a#5"),
+    ]
+    cases = planning.later_cases(outcomes, BASELINE)
+    assert placed(cases) == ["a#2+rename-L#1", "a#2+unlink-n#1"]
+    assert {c.layer for c in cases} == {"double"}
+    # Threads take turns in any order.
+    outcomes = [resumed("a#1", *reversed(usual)), resumed("a#2", *reversed(other))]
+    assert len(planning.later_cases(outcomes, BASELINE)) == 4
+    assert len(planning.later_cases(outcomes, replace(BASELINE, threads=2))) == 2
 
 
 def test_signals_strike_everywhere() -> None:
