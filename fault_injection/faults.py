@@ -43,20 +43,24 @@ class Fault:
         if self.action is ActionKind.ERRNO and not hasattr(errno_module, self.detail):
             raise ValueError(f"{self.detail!r} is not the name of an errno")
 
-    def describe(self) -> str:
-        """In words, for people: ``SIGKILL before rename-LATEST#2``."""
-        kills = self.action is ActionKind.KILL
-        what = {
+    @property
+    def what(self) -> str:
+        """What is done, in words: ``SIGKILL``."""
+        return {
             ActionKind.KILL: "SIGKILL",
             ActionKind.SIGNAL: self.detail,
             ActionKind.ERRNO: self.detail,
             ActionKind.SHORT_WRITE: "a short write",
             ActionKind.PAUSE: "SIGSTOP and SIGCONT",
         }[self.action]
+
+    def describe(self) -> str:
+        """In words, for people: ``SIGKILL before rename-LATEST#2``."""
+        kills = self.action is ActionKind.KILL
         where = {
             TriggerKind.POINT: f"at {self.place}",
             TriggerKind.CALL: f"{'before' if kills else 'at'} {self.place}",
             TriggerKind.AFTER_LAST_CALL: "after the last call",
             TriggerKind.TIME: f"after {self.place} s",
         }[self.trigger]
-        return f"{what} {where}"
+        return f"{self.what} {where}"

@@ -8,6 +8,7 @@ does not depend on how many workers there were.
 import fnmatch
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUTS_BEFORE_A_LAYER_IS_LEFT = 3
+TIMEOUTS_OF_A_KIND = 3
 MOMENT_S = 10.0  # for what is in the middle of something when the run is interrupted
 REPORTS = Path("reports")  # where earlier runs are looked for
 
@@ -233,8 +234,12 @@ class Campaign:
             return "the run was interrupted"
         if self.out_of_time():
             return "the budget was used up"
-        if sum(o.timed_out for o in done) >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT:
-            return f"{TIMEOUTS_BEFORE_A_LAYER_IS_LEFT} cases had reached their time limit"
+        hung = Counter(_kind(o.case) for o in done if o.timed_out)
+        if kinds := sorted(kind for kind, times in hung.items() if times >= TIMEOUTS_OF_A_KIND):
+            return (
+                f"{TIMEOUTS_OF_A_KIND} cases had reached their time limit with {', '.join(kinds)}, "
+                "and were killed then"
+            )
         return "--fail-fast, after a failure"
 
     def _collect(
@@ -244,16 +249,21 @@ class Campaign:
         cases: Sequence[Case],
         outcomes: dict[int, Outcome],
     ) -> None:
-        """Put outcomes in by position. Never more than two tasks a worker are under way."""
+        """Put outcomes in by position. Never more than two tasks a worker are under way.
+
+        A kind of fault after which attempts hung is left alone, the others go on.
+        """
         running: dict[Future[Outcome], int] = {}
         upcoming = iter(enumerate(cases))
-        timeouts = 0
+        timeouts: Counter[str] = Counter()
         try:
             while True:
-                while len(running) < 2 * self.options.jobs and not self._must_stop(timeouts):
+                while len(running) < 2 * self.options.jobs and not self._must_stop():
                     position, case = next(upcoming, (-1, None))
                     if case is None:
                         break
+                    if timeouts[_kind(case)] >= TIMEOUTS_OF_A_KIND:
+                        continue
                     future = self.executor.submit(tasks.case_task, subject, baseline, case)
                     running[future] = position
                 if not running:
@@ -262,7 +272,7 @@ class Campaign:
                 for future in finished:
                     outcome = future.result()
                     outcomes[running.pop(future)] = outcome
-                    timeouts += outcome.timed_out
+                    timeouts[_kind(outcome.case)] += outcome.timed_out
                     failed = outcome.verdict == results.FAIL
                     self.stopped |= failed and self.options.fail_fast
                     self.progress.advance(failed=failed)
@@ -271,8 +281,8 @@ class Campaign:
                 if not future.cancel() and _has_result(future):
                     outcomes[position] = future.result()
 
-    def _must_stop(self, timeouts: int) -> bool:
-        return self.stopped or self.out_of_time() or timeouts >= TIMEOUTS_BEFORE_A_LAYER_IS_LEFT
+    def _must_stop(self) -> bool:
+        return self.stopped or self.out_of_time()
 
     def record(
         self,
@@ -334,6 +344,11 @@ def may_name(pattern: str, subject: str, layer: str) -> bool:
     whole = f"{subject}/{layer}@"
     others = [other for other in LAYERS if other != layer and other in pattern]
     return not others and (whole.startswith(literal) or literal.startswith(whole))
+
+
+def _kind(case: Case) -> str:
+    """What is done to the attempts of a case, wherever it strikes them."""
+    return ", ".join(fault.what for fault in case.faults)
 
 
 def _has_result(future: Future[T]) -> bool:

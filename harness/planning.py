@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 from harness.baseline import Baseline
 from harness.cases import Case, kill_case, rewind_case
+from harness.observation import is_output
 from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 from tinyllm.paths import step_name
@@ -249,12 +250,17 @@ def _killed_again(case: Case, places: Iterable[str]) -> list[Case]:
 
 
 def signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
-    """SIGTERM, SIGINT, and SIGSTOP with SIGCONT, at every place."""
+    """SIGTERM, SIGINT, and SIGSTOP with SIGCONT, at every place.
+
+    The former two at the outputs as well, most of which come between saves.
+    """
     cases = []
-    for place in baseline.places:
+    for place in baseline.with_outputs or baseline.places:
         for name in SIGNALS:
             fault = Fault(TriggerKind.CALL, place, ActionKind.SIGNAL, name)
             cases.append(Case(subject.name, "signal", (fault,), place=f"{name}-{place}"))
+        if is_output(place):
+            continue
         fault = Fault(TriggerKind.CALL, place, ActionKind.PAUSE)
         cases.append(Case(subject.name, "signal", (fault,), place=f"SIGSTOP-{place}"))
     return cases

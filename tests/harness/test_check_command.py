@@ -195,7 +195,25 @@ def test_a_program_that_hangs_in_its_resume_is_bounded_and_named(tmp_path: Path)
     code, result = check(tmp_path, hangs, *described("--faults", "kill", "--timeout", "1s"))
     assert code == 1
     assert {v["invariant"] for v in result["violations"]} == {"resumable"}
-    assert any("were not run: 3 cases had reached their time limit" in n for n in result["notes"])
+    said = "were not run: 3 cases had reached their time limit with SIGKILL"
+    assert any(said in note for note in result["notes"])
+
+
+def test_a_signal_after_which_the_program_hangs_does_not_hide_another(tmp_path: Path) -> None:
+    """On SIGINT it never ends; on SIGTERM it loses what it had."""
+    loses = "[os.unlink(os.path.join(root, n)) for n in os.listdir(root)]; sys.exit(1)"
+    handlers = f"""
+    import signal, time
+    def gone(*_): {loses}
+    signal.signal(signal.SIGINT, lambda *_: time.sleep(600))
+    signal.signal(signal.SIGTERM, gone)
+"""
+    source = RIGHT.replace("    path =", f"{handlers}    path =", 1)
+    code, result = check(tmp_path, source, *described("--faults", "signal", "--timeout", "1s"))
+    assert code == 1
+    assert all("SIGTERM" in v["case"] for v in result["violations"])
+    said = "reached their time limit with SIGINT, and were killed then"
+    assert any(said in note for note in result["notes"])
 
 
 def test_no_root_in_the_command_is_refused(

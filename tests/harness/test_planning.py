@@ -113,6 +113,12 @@ def test_signals_strike_everywhere() -> None:
         "SIGINT-fsync-x#1",
         "SIGSTOP-fsync-x#1",
     ]
+    told = a_baseline(places=("fsync-x#1",), with_outputs=("output-stdout#1", "fsync-x#1"))
+    assert [c.place for c in planning.signal_cases(SUBJECT, told)] == [
+        "SIGTERM-output-stdout#1",
+        "SIGINT-output-stdout#1",
+        *(c.place for c in cases),
+    ]
 
 
 def rewound(baseline: Baseline = BASELINE) -> Outcome:
