@@ -7,6 +7,7 @@ beyond the old (all of it when it does not begin with the old).
 Not covered: bytes copied into a watched file inside the kernel (sendfile, copy_file_range).
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,18 @@ def _news(request: Request) -> bytes:
     if source is None and request.first is not None:
         source = request.first.path
     new, old = _content(source or b""), _content(request.second.path)
-    return new[len(old) :] if new.startswith(old) else new
+    return new[_beginning(new, old) :]
+
+
+def _beginning(new: bytes, old: bytes) -> int:
+    """How many bytes two contents begin with alike, in whole lines; all of them if one is the
+    beginning of the other."""
+    if new.startswith(old) or old.startswith(new):
+        return min(len(new), len(old))
+    lines = zip(new.split(b"\n"), old.split(b"\n"), strict=False)
+    return sum(
+        len(line) + 1 for line, _ in itertools.takewhile(lambda both: both[0] == both[1], lines)
+    )
 
 
 def _content(path: bytes) -> bytes:

@@ -27,8 +27,11 @@ from harness.errors import CannotJudge, UsageError
 from harness.lints import Finding as LintFinding
 from harness.lints import lint
 from harness.observation import (
+    OUTPUT_LIMIT_BYTES,
     Event,
     acks_of,
+    aside,
+    cut_of,
     describe_pattern,
     events,
     fewest_digits,
@@ -122,6 +125,8 @@ def run_baseline(
         # that has to agree with the process.
         second = _run(subject, scratch, number=4, fork=True)
     notes = [f"runs as a process, not as a fork: {why_not}"] if why_not else []
+    if said := aside(first.attempt, root=str(scratch / "root")):
+        notes.append(f"the uninterrupted run: {said}")
     difference = _difference(first, second)
     if difference and forked:
         third = _run(subject, scratch, number=2, fork=False)
@@ -255,6 +260,7 @@ def _run(
             report_points=True,
             watch=subject.watched(),
             stable_names=names,
+            output_limit_bytes=OUTPUT_LIMIT_BYTES,
             tree_limit_bytes=_room_bytes(root) // 4,  # it is kept in the spool as well
         ),
     )
@@ -295,6 +301,14 @@ def tail(attempt: Attempt) -> str:
 
 def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
     name = subject.name
+    patterns = (subject.losses, subject.acknowledged)
+    for source in cut_of(run.attempt):
+        if any(pattern and pattern.source == source for pattern in patterns):
+            raise CannotJudge(
+                f"{name}: the uninterrupted run wrote more than {OUTPUT_LIMIT_BYTES:,} bytes to "
+                f"{source}, and what comes after them is not kept, losses and acknowledgements "
+                "included. Let it print less, or print those elsewhere"
+            )
     losses, acks = losses_of(run.events), acks_of(run.events)
     changed = any(not is_output(place) for place in run.attempt.places)
     if not changed and not any(os.scandir(root)):

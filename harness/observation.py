@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-from fault_injection.attempt import Seen
+from fault_injection.attempt import Attempt, Seen
 from harness.errors import UsageError
 from harness.report.clean import one_line
-from harness.subjects import Pattern, Subject
+from harness.subjects import ROOT, Pattern, Subject
 
 MATCHING_LIMIT_S = 10.0
+OUTPUT_LIMIT_BYTES = 8 << 20  # of each stream and watched file of an attempt, from its beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,20 @@ def _events(
             late = _match(rest, patterns[source], chunk=chunk, position=position)
             found += [e for e in late if ended_by_itself or e.kind == "ack"]
     return tuple(found)
+
+
+def cut_of(attempt: Attempt) -> list[str]:
+    """The streams and watched files of which only the beginning was kept."""
+    return [source for source in attempt.cut if source not in ("points", "places")]
+
+
+def aside(attempt: Attempt, *, root: str) -> str:
+    """What else is to be said of an attempt: what of its words is missing, whom it left behind."""
+    said = [f"{source} was cut after {OUTPUT_LIMIT_BYTES:,} bytes" for source in cut_of(attempt)]
+    if attempt.left_behind:
+        left = ", ".join(attempt.left_behind).replace(root, ROOT)
+        said.append(f"processes that it left behind were killed: {left}")
+    return "; ".join(said)
 
 
 @contextmanager

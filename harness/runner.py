@@ -24,13 +24,12 @@ from harness.baseline import Baseline
 from harness.cases import Case
 from harness.ended import run_to_its_end
 from harness.evidence import Finding, History, Step
-from harness.observation import Event, events, is_output
+from harness.observation import OUTPUT_LIMIT_BYTES, Event, aside, events, is_output
 from harness.oracle import judge
 from harness.results import FAIL, INCONCLUSIVE, PASS
 from harness.scratch import copied, emptied, removed
 from harness.subjects import ROOT, Subject, is_stream
 
-OUTPUT_LIMIT_BYTES = 1 << 20
 TREE_LIMIT_BYTES = 512 << 20  # and what the uninterrupted run wrote, many times
 TRIES = 3
 
@@ -165,7 +164,12 @@ def _run(
         case=case,
         verdict=FAIL if findings else INCONCLUSIVE if missed else PASS,
         findings=findings,
-        evidence="; ".join(s.evidence for s in steps if s.evidence),
+        evidence="; ".join(
+            words
+            for a, s in zip(attempts, steps, strict=True)
+            for words in (s.evidence, aside(a, root=str(root)))
+            if words
+        ),
         seconds=time.monotonic() - began,
         timed_out=any(s.timed_out for s in steps),
         unreached=missed is not None and not findings and len(steps) > 1 and baseline.threads > 1,

@@ -293,6 +293,31 @@ os.write(os.open("other", os.O_CREAT | os.O_WRONLY), b"nobody looks here")
     assert run.trace.blobs.read(outputs[2].blob) == b"saved\n"
 
 
+def test_a_watched_file_that_is_cut_back_by_a_copy_of_its_beginning(tmp_path: Path) -> None:
+    run = record(
+        tmp_path,
+        """
+import os
+def replace(text):
+    with open("log.tmp", "w") as file:
+        file.write(text)
+    os.rename("log.tmp", "log")
+replace("one\\ntwo\\nthree\\n")
+replace("one\\ntwo\\n")                # as before, and less of it
+replace("one\\ntwo\\nthree again\\n")  # beyond the two old lines
+replace("one\\ntwo\\nthree\\n")        # whose third was another
+replace("else\\n")
+""",
+        watch=("log",),
+    )
+    assert [data for _, data, _, _ in run.recorder.seen] == [
+        b"one\ntwo\nthree\n",
+        b"three again\n",
+        b"three\n",
+        b"else\n",
+    ]
+
+
 def test_what_could_not_be_written_was_not_seen(tmp_path: Path) -> None:
     run = record(
         tmp_path,

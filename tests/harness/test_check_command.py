@@ -199,6 +199,40 @@ def test_a_program_that_hangs_in_its_resume_is_bounded_and_named(tmp_path: Path)
     assert any(said in note for note in result["notes"])
 
 
+def test_a_program_that_says_much_is_heard_to_its_end(tmp_path: Path) -> None:
+    """And where it says too much, that is said: what comes later is not kept."""
+    chatty = RIGHT.replace("    while state", "    print('x' * (2 << 20))\n    while state", 1)
+    code, result = check(tmp_path, chatty, *described("--faults", "kill"))
+    assert (code, result["violations"]) == (0, [])
+    assert result["configs"]["train"]["steps"] == 4
+
+
+def test_a_program_that_says_too_much_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floods = RIGHT.replace("    while state", "    print('x' * (9 << 20))\n    while state", 1)
+    assert check(tmp_path, floods, *described("--faults", "kill"))[0] == 3
+    assert "wrote more than 8,388,608 bytes to stdout" in capsys.readouterr().err
+
+
+def test_what_a_resume_says_too_much_and_whom_it_leaves_behind_is_told(tmp_path: Path) -> None:
+    floods = RIGHT.replace(
+        "    while state",
+        "    if state['step']: print('x' * (9 << 20)); sys.exit(1)\n    while state",
+        1,
+    )
+    code, result = check(tmp_path, floods, *described("--faults", "kill"))
+    assert code == 1
+    assert "stdout was cut after 8,388,608 bytes" in result["violations"][0]["evidence"]
+
+
+def test_processes_left_behind_are_told(tmp_path: Path) -> None:
+    leaves = RIGHT + "    import subprocess; subprocess.Popen(['sleep', '600'])\n"
+    _, result = check(tmp_path, leaves, *described("--faults", "kill", "--filter", "*@end*"))
+    said = "the uninterrupted run: processes that it left behind were killed: sleep 600"
+    assert any(note.endswith(said) for note in result["notes"])
+
+
 def test_a_signal_after_which_the_program_hangs_does_not_hide_another(tmp_path: Path) -> None:
     """On SIGINT it never ends; on SIGTERM it loses what it had."""
     loses = "[os.unlink(os.path.join(root, n)) for n in os.listdir(root)]; sys.exit(1)"
