@@ -31,6 +31,11 @@ _LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 
 
+class DidNotDie(TimeoutError):
+    """SIGKILL was sent, and a process is there still: it waits in the kernel, most likely for a
+    disk. Nothing can be told of what it may yet do."""
+
+
 def become_subreaper(wanted: bool = True) -> None:
     """Let orphaned descendants become children of this process, or no more. Linux only."""
     if _libc is None:

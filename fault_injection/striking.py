@@ -29,7 +29,7 @@ if sys.platform == "linux":
 if TYPE_CHECKING:
     from fault_injection.recorder import Call, Recorder
 
-KILL_TIMEOUT_S = 30.0
+KILL_TIMEOUT_S = 120.0  # a process that waits for a busy disk dies when that has answered
 _PLACES_LIMIT = 1 << 20
 
 
@@ -235,7 +235,7 @@ class Striker:
                 return
             if time.monotonic() > deadline:
                 pid = self._started.pid
-                raise TimeoutError(
+                raise processes.DidNotDie(
                     f"process {pid} did not die of SIGKILL in {KILL_TIMEOUT_S:g} s;"
                     f" it is in state {processes.state_of(pid)!r}"
                 )

@@ -286,7 +286,7 @@ class Supervision:
             wait_s = min(wait_s * 2, 0.02)
         if not processes.kill_descendants(spare=self._spare, timeout_s=striking.KILL_TIMEOUT_S):
             names = ", ".join(map(processes.describe, self._striker.tree()))
-            raise TimeoutError(f"processes that did not die of SIGKILL: {names}")
+            raise processes.DidNotDie(f"processes that did not die of SIGKILL: {names}")
 
     def _drain(self) -> None:
         """Read what is left in the pipes; nobody writes any more."""

@@ -12,6 +12,7 @@ were loaded for those to come (:mod:`fault_injection.forkimports`) is run once m
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,12 +38,14 @@ from harness.observation import (
     fewest_digits,
     is_output,
     losses_of,
+    odd_step,
 )
 from harness.scratch import emptied
-from harness.subjects import ROOT, Subject
+from harness.subjects import ROOT, Pattern, Subject
 
 FIRST_TIMEOUT_S = 600.0
 TAIL_LINES = 12
+_NUMBER = re.compile(r"[0-9]|nan|inf", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,8 @@ def _numbered_alike(events: Sequence[Event]) -> bool:
 
     Then the last one's number is about that of the last loss, or the numbers of both advance alike
     from one acknowledgement to the next, while losses advance at all: a background writer's last
-    words come together at the end.
+    words come together at the end. A single one that came late shows no advance: it counts steps
+    when it names one that was printed, other than the first, with which every count may begin.
     """
     steps = [event.step for event in events if event.kind == "loss"]
     acks: list[tuple[int, int]] = []
@@ -191,6 +195,9 @@ def _numbered_alike(events: Sequence[Event]) -> bool:
     before = steps[0] - 1
     if _about_one(acks[-1][0] - before, steps[-1] - before):
         return True
+    if len(acks) == 1 and len(set(steps)) == len(steps):
+        [(ack, last)] = acks
+        return steps[0] < ack <= last
     advances = [
         (ack - earlier_ack, loss - earlier_loss)
         for (earlier_ack, earlier_loss), (ack, loss) in itertools.pairwise(acks)
@@ -316,10 +323,17 @@ def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
             f"{name}: the program wrote nothing under {ROOT}. Check that the argument with {ROOT} "
             "is where it puts its checkpoints"
         )
-    if subject.losses and not losses:
+    for what, pattern, found in (
+        ("losses", patterns[0], losses),
+        ("acknowledgements", patterns[1], acks),
+    ):
+        if pattern and not found:
+            raise UsageError(_nothing_found(name, what, pattern, run))
+    if words := next((e for e in losses if not _NUMBER.search(e.loss)), None):
         raise UsageError(
-            f"{name}: no line matched the losses' pattern, {describe_pattern(subject.losses)}. Its "
-            f"last words:\n{tail(run.attempt)}"
+            f"{name}: the losses' pattern takes {words.loss!r} for the loss of step {words.step}, "
+            f"and that is no number. Let (?P<loss>...) in {describe_pattern(subject.losses)} catch "
+            r"what is printed for it, as in loss=(?P<loss>\S+)"
         )
     back = next(((a, b) for a, b in itertools.pairwise(losses) if b.step < a.step), None)
     if subject.losses and back is not None:
@@ -328,11 +342,6 @@ def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
             "also takes lines that are no step's loss (a summary), or steps are counted anew in "
             f"each epoch. Let {describe_pattern(subject.losses)} match the lines of steps only, "
             "counted through the whole run"
-        )
-    if subject.acknowledged and not acks:
-        raise UsageError(
-            f"{name}: no line matched the acknowledgements' pattern, "
-            f"{describe_pattern(subject.acknowledged)}. Its last words:\n{tail(run.attempt)}"
         )
     for glob, paths in matching(root, subject.final).items():
         if not paths:
@@ -348,6 +357,19 @@ def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
                 f"{name}: step {beyond[0]} is acknowledged as saved, but the last loss is of step "
                 f"{last}: there is no such step. Check the group (?P<step>...) of both patterns"
             )
+
+
+def _nothing_found(name: str, what: str, pattern: Pattern, run: _Run) -> str:
+    odd = odd_step(run.attempt.seen, pattern)
+    if odd is not None:
+        return (
+            f"{name}: the {what}' pattern, {describe_pattern(pattern)}, takes {odd!r} for a step, "
+            r"and that is no whole number. Let it catch the digits, as in step=(?P<step>\d+)"
+        )
+    return (
+        f"{name}: no line matched the {what}' pattern, {describe_pattern(pattern)}. "
+        f"Its last words:\n{tail(run.attempt)}"
+    )
 
 
 def _difference(a: _Run, b: _Run) -> str | None:

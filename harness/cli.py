@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 
+from fault_injection.processes import DidNotDie
 from harness import commands
-from harness.errors import HarnessError
+from harness.errors import CannotJudge, HarnessError
 
 INTERNAL_ERROR = 70
 
@@ -48,6 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     except HarnessError as error:
         print(f"durability: {error}", file=sys.stderr)
         return error.exit_code
+    except DidNotDie as error:
+        print(f"durability: nothing can be said: {error}", file=sys.stderr)
+        return CannotJudge.exit_code
     except KeyboardInterrupt:
         print("durability: interrupted", file=sys.stderr)
         return 130

@@ -164,6 +164,16 @@ def _match(
     return found
 
 
+def odd_step(seen: Iterable[Seen], pattern: Pattern) -> str | None:
+    """What the pattern took for a step that is no whole number, where it did."""
+    text = b"".join(chunk.data for chunk in seen if chunk.source == pattern.source)
+    for line in text.decode("utf-8", "replace").split("\n"):
+        match = pattern.compiled().search(line)
+        if match is not None:
+            return match["step"]
+    return None
+
+
 def losses_of(found: Iterable[Event]) -> tuple[Event, ...]:
     """Only the losses."""
     return tuple(e for e in found if e.kind == "loss")

@@ -275,7 +275,8 @@ def step_of(
         .decode("utf-8", "replace")
         .replace(str(root), ROOT),
         evidence=attempt.evidence,
-        calls_since_ack=_calls_since_ack(attempt, found),
+        # After a signal the program may do more, beginning with the call that it struck.
+        calls_since_ack=_calls_since_ack(attempt, found) if fault and kills(fault) else -1,
         after=tinyllm_state.read_run(root, seen=seen) if subject.format == "tinyllm" else None,
         left_behind=attempt.left_behind,
         bounded=attempt.bounded,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fault_injection.processes import DidNotDie
 from harness import cli, commands, errors, oracle, tinyllm_oracle
 from harness.cases import LAYERS
 from harness.commands import gate
@@ -111,3 +112,14 @@ def test_the_gate_kills_a_release_at_its_failpoints_and_no_more(
         *configs, release = request.subjects
         assert request.bounds(release) == RELEASE
         assert RELEASE not in [request.bounds(config) for config in configs]
+
+
+def test_a_process_that_does_not_die_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def waits_for_a_disk(_: argparse.Namespace) -> int:
+        raise DidNotDie("process 77 did not die of SIGKILL in 120 s; it is in state 'D'")
+
+    monkeypatch.setattr(gate, "run", waits_for_a_disk)
+    assert cli.main(["gate"]) == errors.CannotJudge.exit_code
+    assert "nothing can be said: process 77 did not die" in capsys.readouterr().err

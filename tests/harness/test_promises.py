@@ -38,6 +38,12 @@ def test_one_acknowledgement_alone() -> None:
     assert learned(*(loss(s) for s in range(1, 9)), ack(1), loss(9)) == [(1, 8)]
 
 
+def test_a_single_one_that_came_late() -> None:
+    """Joined at the next save, and acknowledged then; the last save was never spoken of."""
+    late = (*(loss(s) for s in range(1, 9)), ack(4), *(loss(s) for s in range(9, 11)))
+    assert learned(*late) == [(4, 4)]
+
+
 def test_a_background_writer_is_waited_for_at_the_end() -> None:
     late = (*(loss(s) for s in range(1, 9)), ack(4), *(loss(s) for s in range(9, 13)), ack(8))
     assert learned(*late, ack(12)) == [(4, 4), (8, 8), (12, 12)]

@@ -24,6 +24,8 @@ if os.path.exists(path):
     if state["step"] < STEPS:
         os.rename(path, claimed)  # so that no other worker starts from it as well
         sync_root()
+        if "--speaks" in sys.argv:
+            print(f"going on from what was saved step={state['step']}", flush=True)
 
 while state["step"] < STEPS:
     print(f"step={state['step'] + 1} loss={toy.advance(state)!r}", flush=True)
