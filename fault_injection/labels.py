@@ -13,6 +13,7 @@ from fault_injection.trace import Trace
 _NAME_LIMIT = 40
 _ESCAPED = re.compile(rb"[^A-Za-z0-9._+-]")
 _UNSTABLE = b"~"
+_ALWAYS_STABLE = {b".": ".", _UNSTABLE: "~", b"stdout": "stdout", b"stderr": "stderr"}
 
 
 def label_name(name: bytes) -> str:
@@ -29,7 +30,7 @@ class Labeller:
     def __init__(self, stable_names: frozenset[bytes] | None = None) -> None:
         """Names outside ``stable_names`` become ``~``; None: every name is stable."""
         self._stable = stable_names
-        self._names: dict[bytes, str] = {b".": ".", _UNSTABLE: "~"}
+        self._names = dict(_ALWAYS_STABLE)
         self._count: dict[str, int] = {}
 
     def place(self, verb: str, name: bytes) -> str:

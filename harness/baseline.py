@@ -113,9 +113,10 @@ class _Run:
 def run_baseline(
     subject: Subject, scratch: Path, *, fork: bool = True
 ) -> tuple[Baseline, Trace | None]:
-    """Run the subject uninterrupted and describe it; the trace is that of the first run.
+    """Run the subject uninterrupted and describe it; the trace is that of the first run, or of one
+    more where names are made at random.
 
-    The trace's blobs stay in ``scratch/spool-0``. Raises :class:`UsageError` when the subject is
+    The trace's blobs stay below ``scratch``. Raises :class:`UsageError` when the subject is
     wrongly described or fails by itself, :class:`CannotJudge` when it is not deterministic.
     """
     first = _run(subject, scratch, number=0, fork=False)
@@ -145,8 +146,11 @@ def run_baseline(
     names = _names_in_both(first, second)
     labelled = second
     if names is not None:
-        # Some names are made at random: the places are those of a run that was told which.
+        # Some names are made at random. Places, and so the ids of cases and crash states, are those
+        # of a run that was told which.
         labelled = _run(subject, scratch, number=3, fork=forked, names=names)
+        if _difference(first, labelled) is None:
+            first = labelled
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
     first = replace(first, tree=tree)
     return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))

@@ -199,6 +199,22 @@ def test_a_program_that_hangs_in_its_resume_is_bounded_and_named(tmp_path: Path)
     assert any(said in note for note in result["notes"])
 
 
+def test_ids_are_the_same_although_names_are_made_at_random(tmp_path: Path) -> None:
+    source = NO_DIRECTORY_FSYNC.replace('path + ".tmp"', "new").replace(
+        "        state = {", "        new = path + os.urandom(4).hex()\n        state = {", 1
+    )
+    options = described("--faults", "kill,power", "--models", "posix")
+    found = []
+    for number in (1, 2):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        code, result = check(directory, source, *options)
+        assert code == 1
+        found.append([v["case"] for v in result["violations"]])
+    assert found[0] == found[1]
+    assert all("@output-stdout#" in case for case in found[0])
+
+
 def test_a_program_that_says_much_is_heard_to_its_end(tmp_path: Path) -> None:
     """And where it says too much, that is said: what comes later is not kept."""
     chatty = RIGHT.replace("    while state", "    print('x' * (2 << 20))\n    while state", 1)
