@@ -45,6 +45,7 @@ from harness.subjects import ROOT, Pattern, Subject
 
 FIRST_TIMEOUT_S = 600.0
 TAIL_LINES = 12
+ROOM_BYTES = 256 << 20  # with less, a bound is the machine's and not the program's
 _NUMBER = re.compile(r"[0-9]|nan|inf", re.IGNORECASE)
 
 
@@ -277,6 +278,12 @@ def _run(
     )
     if attempt.start_error:
         raise UsageError(f"{subject.name}: the program could not be started: {attempt.start_error}")
+    if attempt.bounded and _room_bytes(root) < ROOM_BYTES:
+        raise CannotJudge(
+            f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}. One tree may "
+            f"have no more here, since there is little room below {scratch.parent}; set TMPDIR to "
+            "a directory with more"
+        )
     if attempt.bounded:
         raise UsageError(f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}")
     if attempt.timed_out:

@@ -212,7 +212,7 @@ def test_ids_are_the_same_although_names_are_made_at_random(tmp_path: Path) -> N
         assert code == 1
         found.append([v["case"] for v in result["violations"]])
     assert found[0] == found[1]
-    assert all("@output-stdout#" in case for case in found[0])
+    assert any("@output-stdout#" in case for case in found[0])
 
 
 def test_a_program_that_says_much_is_heard_to_its_end(tmp_path: Path) -> None:
