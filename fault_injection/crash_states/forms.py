@@ -166,7 +166,8 @@ def _within(op: Operation, before: Content, rules: _Rules) -> Iterator[_Candidat
     start, end, i = op.offset, op.offset + op.size, op.index
     new = overwritten(before, start, of_blob(op.blob, op.size))
     pages = _boundaries(start, end, PAGE_BYTES)
-    some = sorted({pages[0], pages[(len(pages) - 1) // 2], pages[-1]}) if pages else []
+    half = (len(pages) - 1) // 2
+    some = sorted({pages[0], pages[half], pages[-1]}) if pages else []
     for page in some:
         kept = _left_of(before, new, page)
         yield f"cut#{i}@{page}", kept, f"#{i} cut at the page at {page} of {end}"
@@ -180,13 +181,14 @@ def _within(op: Operation, before: Content, rules: _Rules) -> Iterator[_Candidat
             torn = _left_of(before, new, middle)
             yield f"torn#{i}@{middle}", torn, f"#{i} torn at byte {middle} of {end}"
     else:
-        middle = max((page for page in some[:2] if rules.may_lack(before, page)), default=0)
+        early = [page for page in some if page <= pages[half] and rules.may_lack(before, page)]
+        middle = early[-1] if early else 0
     if middle > 0 and not _only_longer(start, middle, before.size):
         hole = _mixed(before, new, (middle, new.size))
         yield f"hole#{i}@{middle}", hole, f"#{i} without its bytes before {middle}"
     yield from _inner(op, before, new, rules)
     if rules.grows and end > before.size:
-        places = {*some[:1], middle} if rules.tears else set(some[:2])
+        places = {*some[:1], middle}
         for at in sorted(places):
             if at > 0 and not _only_longer(start, at, before.size):
                 padded = resized(_left_of(before, new, at), new.size)
