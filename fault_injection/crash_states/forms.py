@@ -22,28 +22,20 @@ atomic.
 
 A file with up to :data:`MOST_STEPS` operations before its last one takes the ``after`` and
 ``without`` forms of each, with more those of a few (:func:`leaves_out`); ``grown`` is tried after a
-few. The forms within an operation are those of the last and of the largest one, at a few places:
-the constraint check (:mod:`fault_injection.crash_states.containment`) knows them all, the
-enumeration tries these.
+few. The forms within an operation (:mod:`fault_injection.crash_states.within`) are those of the
+last and of the largest one, at a few places: the constraint check
+(:mod:`fault_injection.crash_states.containment`) knows them all, the enumeration tries these.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fault_injection.crash_states.content import (
-    Content,
-    cut,
-    joined,
-    of_blob,
-    overwritten,
-    resized,
-)
+from fault_injection.crash_states.content import Content, resized
 from fault_injection.crash_states.history import History
 from fault_injection.crash_states.models import Model
+from fault_injection.crash_states.within import PAGE_BYTES, SECTOR_BYTES, Candidate, Rules, within
 from fault_injection.trace import Kind, Operation
 
-PAGE_BYTES = 4096
-SECTOR_BYTES = 512
 MOST_STEPS = 32  # operations of one file that are each cut after, and left out
 _A_FEW = 4
 _STEP_KINDS = ("after", "without")
@@ -88,16 +80,13 @@ def forms(
     return tuple(result)
 
 
-_Candidate = tuple[str, Content, str]
-
-
 def _candidates(
     history: History,
     model: Model,
     inode: int,
     covered: tuple[int, ...],
     pending: tuple[int, ...],
-) -> Iterator[_Candidate]:
+) -> Iterator[Candidate]:
     whole = history.content(inode, tuple(sorted((*covered, *pending))))
     yield "whole", whole, "whole"
     if not pending:
@@ -109,14 +98,14 @@ def _candidates(
     if lengths:
         sized = history.content(inode, (*covered, *lengths))
         yield "sizes", sized, f"{sized.size} bytes long, without the bytes that were written"
-    rules = _Rules.of(model, lost.size)
+    rules = Rules.of(model, lost.size)
     steps = _steps(pending)
     for index in steps:
         kept = history.content(inode, (*covered, *(i for i in pending if i <= index)))
         yield f"after#{index}", kept, f"{kept.size} bytes, as after #{index}"
     for index in sorted({pending[-1], max(pending, key=lambda i: (operations[i].size, i))}):
         before = history.content(inode, (*covered, *(i for i in pending if i < index)))
-        yield from _within(operations[index], before, rules)
+        yield from within(operations[index], before, rules)
     if rules.grows and whole.size > lost.size:
         grown = resized(lost, whole.size)
         yield "grown", grown, f"{whole.size} bytes long, zeros from {lost.size} on"
@@ -129,131 +118,6 @@ def _candidates(
         if _may_be_missing(history, model, inode, index, covered=covered, pending=pending):
             kept = history.content(inode, (*covered, *(i for i in pending if i != index)))
             yield f"without#{index}", kept, f"whole but for #{index}, which is lost"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """What a model allows within an operation on one file.
-
-    ``unit``: what is written at its own time. ``grows``: its length may come without the bytes;
-    under ext4 that was only seen of a file that was durable with some.
-    """
-
-    tears: bool
-    unit: int
-    grows: bool
-    has_durable_bytes: bool
-
-    @classmethod
-    def of(cls, model: Model, durable_size: int) -> "_Rules":
-        return cls(
-            tears=model.tears,
-            unit=SECTOR_BYTES if model.tears else PAGE_BYTES,
-            grows=model.grows_empty and (model.tears or durable_size > 0),
-            has_durable_bytes=durable_size > 0,
-        )
-
-    def may_lack(self, before: Content, stop: int) -> bool:
-        """Whether the pages up to ``stop`` (a boundary) may be as in ``before``, the later ones
-        new: the last of them was in the file, or the file may grow without its bytes."""
-        return self.grows or stop - PAGE_BYTES < before.size
-
-
-def _within(op: Operation, before: Content, rules: _Rules) -> Iterator[_Candidate]:
-    """The forms inside one write on top of ``before``."""
-    if op.kind is not Kind.WRITE or op.size == 0:
-        return
-    start, end, i = op.offset, op.offset + op.size, op.index
-    new = overwritten(before, start, of_blob(op.blob, op.size))
-    pages = _boundaries(start, end, PAGE_BYTES)
-    half = (len(pages) - 1) // 2
-    some = sorted({pages[0], pages[half], pages[-1]}) if pages else []
-    for page in some:
-        kept = _left_of(before, new, page)
-        yield f"cut#{i}@{page}", kept, f"#{i} cut at the page at {page} of {end}"
-    page_end = -(-before.size // PAGE_BYTES) * PAGE_BYTES
-    if before.size % PAGE_BYTES and end > before.size and rules.has_durable_bytes:
-        tail = resized(before, min(page_end, end))
-        yield f"tail#{i}@{tail.size}", tail, f"zeros from {before.size} to {tail.size}"
-    if rules.tears:
-        middle = _tear(start, end, before.size)
-        if middle > 0:
-            torn = _left_of(before, new, middle)
-            yield f"torn#{i}@{middle}", torn, f"#{i} torn at byte {middle} of {end}"
-    else:
-        early = [page for page in some if page <= pages[half] and rules.may_lack(before, page)]
-        middle = early[-1] if early else 0
-    if middle > 0 and not _only_longer(start, middle, before.size):
-        hole = _mixed(before, new, (middle, new.size))
-        yield f"hole#{i}@{middle}", hole, f"#{i} without its bytes before {middle}"
-    yield from _inner(op, before, new, rules)
-    if rules.grows and end > before.size:
-        places = {*some[:1], middle}
-        for at in sorted(places):
-            if at > 0 and not _only_longer(start, at, before.size):
-                padded = resized(_left_of(before, new, at), new.size)
-                yield f"padded#{i}@{at}", padded, f"#{i} with zeros from {at} to {new.size}"
-
-
-def _inner(op: Operation, before: Content, new: Content, rules: _Rules) -> Iterator[_Candidate]:
-    """The forms in which both ends of a write fare otherwise than what lies between."""
-    start, end, i = op.offset, op.offset + op.size, op.index
-    for unit in (PAGE_BYTES, rules.unit):
-        inner = _boundaries(start, end, unit)
-        if len(inner) > 1:
-            break
-    else:
-        return
-    one = inner[(len(inner) - 1) // 2]
-    for first, stop in ((inner[0], inner[-1]), (one, one + unit)):
-        if rules.may_lack(before, stop):
-            gap = _mixed(before, new, (0, first), (stop, new.size))
-            yield f"gap#{i}@{first}-{stop}", gap, f"#{i} without its bytes {first} to {stop}"
-    if end <= before.size:
-        island = _mixed(before, new, (inner[0], inner[-1]))
-        words = f"#{i} only with its bytes {inner[0]} to {inner[-1]}"
-        yield f"island#{i}@{inner[0]}", island, words
-
-
-def _mixed(before: Content, new: Content, *taken: tuple[int, int]) -> Content:
-    """``before``, with these ranges of ``new``; as long as ``new``."""
-    content, at = [], 0
-    for first, stop in taken:
-        content += [*cut(before, at, first), *cut(new, first, stop)]
-        at = stop
-    return joined((*content, *cut(before, at, new.size)))
-
-
-def _left_of(before: Content, new: Content, at: int) -> Content:
-    """``new`` up to ``at``; after it ``before``, where that goes on."""
-    rest = cut(before, at, before.size) if before.size > at else ()
-    return joined((*cut(new, 0, at), *rest))
-
-
-def _boundaries(start: int, end: int, unit: int) -> range:
-    """The multiples of ``unit`` strictly inside a write."""
-    return range((start // unit + 1) * unit, end, unit)
-
-
-def _tear(start: int, end: int, size: int) -> int:
-    """Where a write on a file of ``size`` bytes is torn, near its middle; 0: nowhere.
-
-    An append may end at any byte, an overwrite only between two sectors.
-    """
-    middle = (start + end) // 2
-    if start >= size:
-        return middle if middle > start else 0
-    below = middle // SECTOR_BYTES * SECTOR_BYTES
-    for at in (below, below + SECTOR_BYTES, size):
-        if start < at < end:
-            return at
-    return 0
-
-
-def _only_longer(start: int, at: int, size: int) -> bool:
-    """Whether the part of a write before ``at`` lies over the file's last bytes, and that after it
-    beyond them in the same sector: the length may be missing then, the bytes come together."""
-    return start < at == size and at % SECTOR_BYTES > 0
 
 
 def _may_be_missing(
@@ -278,7 +142,7 @@ def _may_be_missing(
     if not plain or _share(op, others, PAGE_BYTES):
         return False
     before = history.content(inode, (*covered, *(i for i in pending if i < index)))
-    rules = _Rules.of(model, history.content(inode, covered).size)
+    rules = Rules.of(model, history.content(inode, covered).size)
     stop = -(-(op.offset + op.size) // PAGE_BYTES) * PAGE_BYTES
     ends = max(before.size, *(o.offset + o.size for o in others))
     return rules.may_lack(before, stop) and op.offset + op.size <= ends
