@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fault_injection.crash_states.content import Content, ContentStore, cut
-from fault_injection.crash_states.forms import PAGE_BYTES, SECTOR_BYTES
 from fault_injection.crash_states.models import BTRFS, Context, each_bit
 from fault_injection.crash_states.space import Space, space_of
 from fault_injection.crash_states.tree import Entry, VisibleTree, show
+from fault_injection.crash_states.within import PAGE_BYTES, SECTOR_BYTES
 from fault_injection.trace import ROOT_INODE, FileType, Kind, Trace
 
 _MOST_STEPS = 200_000

@@ -4,9 +4,11 @@ At each crash place all allowed sets are taken while they are at most ``bound``.
 prefixes, all sets that lack one operation (and what needs it), all that have one (and what it
 needs), all that lack two as far as the bound goes, the nearest to the crash first, and a seeded
 sample. On each set, each file that may be otherwise takes each of its forms while the others are
-whole, and while they are lost, and all pairs of files take all pairs of forms. Where that comes to
-more than ``8 * bound`` states of one place, the full set and the prefixes keep theirs, every set
-keeps *all whole*, *all lost* and one file at a time, as far as that goes, and the rest is sampled.
+whole, and while they are lost; all pairs of files take all pairs of forms (of some kinds only pairs
+of one kind, see :func:`.forms.paired`); and all files that have forms of one kind (all torn, all
+cut, ...) take them together, the others whole or lost. Where that comes to more than ``8 * bound``
+states of one place, the full set and the prefixes keep theirs, every set keeps *all whole*, *all
+lost*, one kind for all and one file at a time, as far as that goes, and the rest is sampled.
 :class:`PlaceCount` says for each place what was taken, and whether it was a sample.
 
 States are given once each, by identity. The order is that of the places, and the same for the same
@@ -16,7 +18,7 @@ before the world has seen more, or a file that the set shows has changed.
 
 import itertools
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from fault_injection.crash_states.forms import Form
@@ -44,7 +46,8 @@ class PlaceCount:
 
     ``sets`` taken, of ``allowed`` (-1: more than the bound, not counted); ``states`` combinations
     of sets and forms that were looked at, of ``possible`` by the rules above; ``new`` the distinct
-    states first found here; ``sampled`` when something was left out.
+    states first found here; ``sampled`` when something was left out, a form of one file that has
+    too many operations among them.
     """
 
     place: int
@@ -105,7 +108,7 @@ def enumerate_states(
                     states=looked_at,
                     possible=plan.possible,
                     new=new,
-                    sampled=allowed < 0 or looked_at < plan.possible,
+                    sampled=allowed < 0 or looked_at < plan.possible or plan.leaves_out,
                 )
             )
 
@@ -229,6 +232,18 @@ _Data = tuple[tuple[int, Form], ...]
 _Choice = tuple[tuple[int, int], ...]  # (position in files, position in forms)
 
 
+def _pairs(one: HotFile, other: HotFile) -> Iterator[tuple[int, int]]:
+    """Forms that two files take at once: those that are paired, and others of one kind."""
+    yield from itertools.product(one.paired, other.paired)
+    for kind, positions in one.unpaired.items():
+        yield from zip(positions, other.unpaired.get(kind, ()), strict=False)
+
+
+def _pair_count(one: HotFile, other: HotFile) -> int:
+    alike = sum(min(len(p), len(other.unpaired.get(k, ()))) for k, p in one.unpaired.items())
+    return len(one.paired) * len(other.paired) + alike
+
+
 @dataclass(frozen=True, slots=True)
 class _ViewPlan:
     """One visible view at a place: a set that shows it, its sum, and the files that may vary."""
@@ -237,16 +252,17 @@ class _ViewPlan:
     total: int
     files: tuple[HotFile, ...]
     main: bool
+    together: tuple[_Choice, ...]
 
     def count(self) -> int:
         """Combinations by the rules of the module."""
-        sizes = [len(f.forms) for f in self.files]
-        singles = sum(size - 1 for size in sizes)
-        if len(sizes) <= 1:
+        singles = sum(len(file.forms) - 1 for file in self.files)
+        if len(self.files) <= 1:
             return 1 + singles
-        pairs = sum((a - 1) * (b - 1) for a, b in itertools.combinations(sizes, 2))
-        lost_context = sum(sizes) - len(sizes) if len(sizes) > 2 else 0
-        return 1 + singles + pairs + (1 if len(sizes) > 2 else 0) + lost_context
+        pairs = sum(_pair_count(a, b) for a, b in itertools.combinations(self.files, 2))
+        all_lost = 1 if len(self.files) > 2 else 0
+        beside_lost = sum(len(self._beside_lost(file)) for file in self.files)
+        return 1 + singles + pairs + all_lost + beside_lost + len(self.together)
 
     def choices(self) -> Iterator[_Choice]:
         """All of them, the plain ones first."""
@@ -255,15 +271,20 @@ class _ViewPlan:
         if len(self.files) > 2:
             yield tuple((f, 1) for f in files)
         yield from self.singles()
+        yield from self.together
         for a, b in itertools.combinations(files, 2):
-            for x in range(1, len(self.files[a].forms)):
-                for y in range(1, len(self.files[b].forms)):
-                    yield ((a, x), (b, y))
+            for x, y in _pairs(self.files[a], self.files[b]):
+                yield ((a, x), (b, y))
+        for a in files:
+            for x in self._beside_lost(self.files[a]):
+                yield tuple((f, x if f == a else 1) for f in files)
+
+    def _beside_lost(self, file: HotFile) -> Sequence[int]:
+        """The forms of ``file`` that no pair shows with all other files lost."""
         if len(self.files) > 2:
-            for a in files:
-                for x in range(len(self.files[a].forms)):
-                    if x != 1:
-                        yield tuple((f, x if f == a else 1) for f in files)
+            return (0, *range(2, len(file.forms)))
+        alone = len(self.files) < 2
+        return () if alone else [x for places in file.unpaired.values() for x in places]
 
     def singles(self) -> Iterator[_Choice]:
         """One file not whole."""
@@ -290,6 +311,7 @@ class _Plan:
     possible: int
     budget: int
     rng: random.Random
+    leaves_out: bool
 
     def combinations(self) -> Iterator[tuple[int, int, _Data]]:
         if self.possible <= self.budget:
@@ -307,7 +329,8 @@ class _Plan:
         for main in (True, False):
             for view in self.views:
                 if view.main is main:
-                    for choice in itertools.islice(view.singles(), max(0, left)):
+                    plain = itertools.chain(view.together, view.singles())
+                    for choice in itertools.islice(plain, max(0, left)):
                         left -= 1
                         yield view.made(choice)
         several = [view for view in self.views if len(view.files) > 1]
@@ -330,6 +353,31 @@ def _plan(space: Space, context: Context, sets: list[int], bound: int, rng: rand
             continue
         known[id(view)] = view
         total, files = space.base_sum(context, durable, view)
-        plans.append(_ViewPlan(durable, total, tuple(files), durable in prefixes))
+        together = _together(files)
+        plans.append(_ViewPlan(durable, total, tuple(files), durable in prefixes, together))
     possible = sum(plan.count() for plan in plans)
-    return _Plan(tuple(plans), possible, _DATA_FACTOR * bound, rng)
+    leaves_out = any(file.sampled for plan in plans for file in plan.files)
+    return _Plan(tuple(plans), possible, _DATA_FACTOR * bound, rng, leaves_out)
+
+
+def _together(files: list[HotFile]) -> tuple[_Choice, ...]:
+    """All files that have forms of one kind in such a form; the others whole, and lost.
+
+    Where a file has several of the kind, it takes its first, a middle and its last one. What pairs
+    of files and single files give is not repeated.
+    """
+    if len(files) < 3:
+        return ()
+    found: dict[_Choice, None] = {}
+    for kind in dict.fromkeys(kind for file in files for kind in file.kinds):
+        if kind == "lost":
+            continue
+        having = {f: file.kinds[kind] for f, file in enumerate(files) if kind in file.kinds}
+        most = max(len(positions) for positions in having.values())
+        for nth in (0, most // 2, most - 1):
+            chosen = {f: positions[min(nth, len(positions) - 1)] for f, positions in having.items()}
+            if len(chosen) > 2:
+                found[tuple(chosen.items())] = None
+            if 1 < len(chosen) < len(files):
+                found[tuple((f, chosen.get(f, 1)) for f in range(len(files)))] = None
+    return tuple(found)

@@ -6,12 +6,12 @@ keeps the last few, so that callers pass a trace and the name of a model and pay
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fault_injection.crash_states.content import ContentStore
 from fault_injection.crash_states.delayed import waits_for_place
-from fault_injection.crash_states.forms import Form, forms
+from fault_injection.crash_states.forms import Form, forms, leaves_out, paired
 from fault_injection.crash_states.history import History, happened_before, prepare
 from fault_injection.crash_states.models import (
     Context,
@@ -32,12 +32,20 @@ _STORES_KEPT = 4
 @dataclass(frozen=True, slots=True)
 class HotFile:
     """A visible hot file in one view at one place: its names, forms, and each form's summand
-    relative to that of ``whole``."""
+    relative to that of ``whole``.
+
+    ``kinds``: the positions of its forms, by kind; ``paired``: of those that are tried with each
+    of another file; ``unpaired``: of the others, by kind. ``sampled``: some forms are left out.
+    """
 
     inode: int
     paths: tuple[bytes, ...]
     forms: tuple[Form, ...]
     deltas: tuple[int, ...]
+    kinds: Mapping[str, tuple[int, ...]]
+    paired: tuple[int, ...]
+    unpaired: Mapping[str, tuple[int, ...]]
+    sampled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +134,30 @@ class Space:
         ]
         if len(options) == 1:
             return summands[0], None
-        deltas = tuple(summand - summands[0] for summand in summands)
-        return summands[0], HotFile(inode, paths, options, deltas)
+        pairs = paired(options)
+        file = HotFile(
+            inode=inode,
+            paths=paths,
+            forms=options,
+            deltas=tuple(summand - summands[0] for summand in summands),
+            kinds=_by_kind(options, range(1, len(options))),
+            paired=pairs,
+            unpaired=_by_kind(options, sorted({*range(1, len(options))} - {*pairs})),
+            sampled=leaves_out(pending),
+        )
+        return summands[0], file
 
     def _summand(self, paths: tuple[bytes, ...], entry: Entry) -> int:
         first = paths[0] if entry.link >= 0 else b""
         return sum(term(path, entry, first) for path in paths)
+
+
+def _by_kind(options: tuple[Form, ...], positions: Iterable[int]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for position in positions:
+        kind = options[position].kind
+        found[kind] = (*found.get(kind, ()), position)
+    return found
 
 
 _stores: OrderedDict[int, ContentStore] = OrderedDict()

@@ -50,7 +50,8 @@ def test_only_the_directory_synced_has_the_new_name_with_length_0(model: str) ->
     whole_or_lost = {(("final", NEW),), (("final", b""),)}
     if model == "posix":
         half = NEW[: len(NEW) // 2]
-        torn = {half, bytes(len(half)) + NEW[len(half) :], bytes(len(NEW))}
+        zeros = bytes(len(half))
+        torn = {half, half + zeros, zeros + NEW[len(half) :], bytes(len(NEW))}
         assert shapes == whole_or_lost | {(("final", content),) for content in torn}
     else:
         assert shapes == whole_or_lost

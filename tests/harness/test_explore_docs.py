@@ -33,6 +33,6 @@ def test_the_examples_run_and_fail_as_the_page_says(tmp_path: Path) -> None:
 
     scope["test_a_crash_leaves_the_old_settings_or_the_new"](crash_explorer)
     assert shown[0].split() == blocks("text")[0].split()
-    with pytest.raises(AssertionError, match="the check fails on crash states   posix 4 of 11"):
+    with pytest.raises(AssertionError, match="the check fails on crash states   posix 5 of 13"):
         exec(compile(blocks("python")[1], "second", "exec"), scope)
     exec(compile(blocks("python")[2], "third", "exec"), scope)
