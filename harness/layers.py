@@ -89,10 +89,13 @@ class Run:
         wanted, only = self.campaign.options.faults, self.bounds.only
         return tuple(layer for layer in wanted if only is None or layer in only)
 
-    def cases(self, layer: str, cases: Sequence[Case], bound: int | None = None) -> list[Outcome]:
-        """Run at most ``bound`` of the cases, evenly taken, and say what was left out."""
+    def cases(
+        self, layer: str, cases: Sequence[Case], bound: int | None = None, *, what: str = ""
+    ) -> list[Outcome]:
+        """Run at most ``bound`` of the cases, evenly taken, and say what was left out of ``what``
+        (default: of the layer)."""
         plan = planning.evenly(self.campaign.wanted(cases), bound)
-        self.say(plan, layer)
+        self.say(plan, what or layer)
         return self.campaign.run_layer(self.subject, self.baseline, layer, plan.cases)
 
     def first_of(
@@ -192,9 +195,10 @@ def double_layer(run: Run, killed: list[Outcome]) -> None:
     seen: set[Behaviour] = set()
     second = planning.deeper_cases(killed, seen=seen)
     outcomes = run.cases("double", second, run.bounds.second_kill)
-    run.cases("double", planning.later_cases(killed, run.baseline), run.bounds.later_kill)
+    later = planning.later_cases(killed, run.baseline)
+    run.cases("double", later, run.bounds.later_kill, what="double, later in a resume")
     third = planning.deeper_cases(outcomes, seen=seen)
-    run.cases("double", third, run.bounds.third_kill)
+    run.cases("double", third, run.bounds.third_kill, what="double, third kill")
 
 
 def signal_layer(run: Run) -> None:
