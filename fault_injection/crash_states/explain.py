@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from fault_injection.crash_states.describe import operation_words
+from fault_injection.crash_states.describe import Status, operation_words, status_in
 from fault_injection.crash_states.edits import with_fsync, without
 from fault_injection.crash_states.enumeration import (
     DEFAULT_BOUND,
@@ -28,7 +28,7 @@ from fault_injection.crash_states.enumeration import (
     enumerate_states,
 )
 from fault_injection.crash_states.forms import Form
-from fault_injection.crash_states.history import DATA_KINDS, SYNC_KINDS
+from fault_injection.crash_states.history import DATA_KINDS, SYNC_KINDS, nameless_since
 from fault_injection.crash_states.models import each_bit
 from fault_injection.crash_states.space import (
     Space,
@@ -48,6 +48,7 @@ _MOST_FAILING = 20_000
 _MOST_COVERS = 50_000
 _MOST_ROUNDS = 12
 _MOST_PAIRS = 400
+_MOST_BACK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ class Cause:
     """The order that was needed.
 
     ``needed`` are the operations whose return makes the state good; ``before`` the operation that
-    was durable, or seen by the world, without them (-1: none was found). ``good`` is the state
+    was durable, or seen by the world, without them: an fsync between those of them that came
+    earlier and it would have helped. Where all of them came later none would: they had to be
+    durable at once with it; and -1: with each other. ``good`` is the state
     with them put back. ``smallest`` is false when the search was cut short.
     """
 
@@ -87,7 +90,7 @@ def cause_of(state: State, judge: Judge) -> Cause | None:
     chosen, smallest = _smallest(state, items, judge)
     good = _returned(state, chosen)
     needed = _operations_returned(state, good)
-    before = _too_early(state, judge)
+    before = _too_early(state, good, needed, judge) if needed else -1
     return Cause(needed, before, good, _cause_words(state, needed, before), smallest)
 
 
@@ -140,21 +143,83 @@ def _operations_returned(state: State, good: State) -> tuple[int, ...]:
     still = dict(good.data)
     for inode, form in state.data:
         if inode not in still:
-            _, pending = state.space.split(state.context, state.durable, inode)
-            found.update(pending if form.name == "lost" else pending[-1:])
+            found.update(_gone(state, inode, form))
     return tuple(sorted(found))
 
 
-def _too_early(state: State, judge: Judge) -> int:
-    """The operation without which the loss would have done no harm."""
-    space, context = state.space, state.context
-    may_go = state.durable & ~context.guaranteed
-    for bit in sorted(each_bit(may_go), reverse=True):
+def _gone(state: State, inode: int, form: Form) -> list[int]:
+    """The content operations that a file in this form lacks, wholly or in part."""
+    _, pending = state.space.split(state.context, state.durable, inode)
+    operations = state.space.history.trace.operations
+    return [i for i in pending if status_in(form.name, operations[i]) is not Status.DURABLE]
+
+
+def _too_early(state: State, good: State, needed: tuple[int, ...], judge: Judge) -> int:
+    """The operation without which the loss would have done no harm; -1: there is no other.
+
+    The crash is moved back, with the same things lost. Where it does harm right after the last
+    needed operation, nothing that comes later was too early.
+    """
+    space, context, first, last = state.space, state.context, needed[0], needed[-1]
+
+    def does_harm(place: int) -> bool:
+        if place == state.place:
+            return True
+        bad, back = _moved_back(state, place), _moved_back(good, place)
+        return bad is not None and back is not None and not judge(bad) and judge(back)
+
+    def begins_after(harmless: int, harmful: int) -> int:
+        while harmful - harmless > 1:
+            middle = (harmless + harmful) // 2
+            if does_harm(middle):
+                harmful = middle
+            else:
+                harmless = middle
+        return harmful - 1
+
+    if does_harm(last + 1):
+        at = begins_after(first, last + 1)
+        return _already_there(state, first, judge) if at in needed else at
+    for bit in sorted(each_bit(state.durable & ~context.guaranteed), reverse=True):
+        if space.history.names[bit].index < last:
+            break
         lost = context.applied & ~state.durable | 1 << bit
         if judge(_state_with(state, closed_without(space, context, lost), dict(state.data))):
             return space.history.names[bit].index
-    outputs = sorted(i for i in space.seen if i < state.place)
-    return outputs[-1] if outputs else -1
+    return begins_after(last + 1, state.place)
+
+
+def _already_there(state: State, first: int, judge: Judge) -> int:
+    """What came before all that was needed and made its loss harmful; -1: nothing did."""
+    for place in range(first, max(-1, first - _MOST_BACK), -1):
+        earlier = _moved_back(state, place)
+        if earlier is not None and judge(earlier):
+            return place if place < first else -1
+    return -1
+
+
+def _moved_back(state: State, place: int) -> State | None:
+    """The crash at an earlier place, with the same things lost; None: not possible there."""
+    space, context = state.space, state.space.contexts[place]
+    operations = space.history.trace.operations
+    durable = state.durable & context.applied
+    if not is_allowed(space, context, durable):
+        return None
+    data: dict[int, Form] = {}
+    for inode, form in state.data:
+        gone = [operations[i] for i in _gone(state, inode, form) if i < place]
+        lost = {op.index for op in gone if status_in(form.name, op) is Status.LOST}
+        options = space.forms_of(inode, *space.split(context, durable, inode))
+        if len(lost) < len(gone):
+            found = next((other for other in options if other.name == form.name), None)
+        else:
+            kept = tuple(i for i in context.content_ops(inode) if i not in lost)
+            digest = space.history.store.digest(space.history.content(inode, kept))
+            found = next((other for other in options if other.digest == digest), None)
+        if found is None:
+            return None
+        data[inode] = found
+    return make_state(space, place, durable, data)
 
 
 def _cause_words(state: State, needed: tuple[int, ...], before: int) -> str:
@@ -245,13 +310,19 @@ _Option = tuple[tuple[int, int], ...]  # one (after, inode), or two for a rename
 
 
 def _candidates(trace: Trace, space: Space) -> Iterator[_Option]:
-    """After each operation, an fsync of each inode that it changed: the earliest that covers it."""
+    """After each operation, an fsync of each inode that it changed: the earliest that covers it.
+
+    Not of a file that has no name any more: its directory's fsync makes that durable.
+    """
+    gone = nameless_since(trace)
     for op in trace.operations:
+        is_there = op.index < gone.get(op.inode, len(trace.operations))
         if op.kind in DATA_KINDS:
-            yield ((op.index, op.inode),)
+            if is_there:
+                yield ((op.index, op.inode),)
         elif op.index in space.history.bit_of:
             name_op = space.history.names[space.history.bit_of[op.index]]
-            if space.history.types.get(op.inode) is FileType.FILE:
+            if is_there and space.history.types.get(op.inode) is FileType.FILE:
                 yield ((op.index, op.inode),)
             for directory in name_op.directories:
                 yield ((op.index, directory),)
