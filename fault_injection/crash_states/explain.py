@@ -20,6 +20,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from fault_injection.crash_states.content import Content
 from fault_injection.crash_states.describe import Status, operation_words, status_in
 from fault_injection.crash_states.edits import with_fsync, without
 from fault_injection.crash_states.enumeration import (
@@ -201,25 +202,39 @@ def _already_there(state: State, first: int, judge: Judge) -> int:
 def _moved_back(state: State, place: int) -> State | None:
     """The crash at an earlier place, with the same things lost; None: not possible there."""
     space, context = state.space, state.space.contexts[place]
-    operations = space.history.trace.operations
     durable = state.durable & context.applied
     if not is_allowed(space, context, durable):
         return None
     data: dict[int, Form] = {}
     for inode, form in state.data:
-        gone = [operations[i] for i in _gone(state, inode, form) if i < place]
-        lost = {op.index for op in gone if status_in(form.name, op) is Status.LOST}
-        options = space.forms_of(inode, *space.split(context, durable, inode))
-        if len(lost) < len(gone):
+        covered, pending = space.split(context, durable, inode)
+        options = space.forms_of(inode, covered, pending)
+        content = _content_back(state, place, inode, form)
+        if content is None:
             found = next((other for other in options if other.name == form.name), None)
         else:
-            kept = tuple(i for i in context.content_ops(inode) if i not in lost)
-            digest = space.history.store.digest(space.history.content(inode, kept))
-            found = next((other for other in options if other.digest == digest), None)
+            digest = space.history.store.digest(content)
+            other = Form(form.name, content, digest, form.words)
+            found = next((known for known in options if known.digest == digest), other)
         if found is None:
             return None
         data[inode] = found
     return make_state(space, place, durable, data)
+
+
+def _content_back(state: State, place: int, inode: int, form: Form) -> Content | None:
+    """What a file holds at an earlier place, with the same operations lost; None: not known."""
+    history = state.space.history
+    _, pending = state.space.split(state.context, state.durable, inode)
+    became = {i: status_in(form.name, history.trace.operations[i]) for i in pending}
+    if all(status is Status.LOST for i, status in became.items() if i >= place):
+        return form.content
+    if any(status is Status.PARTLY for i, status in became.items() if i < place):
+        return None
+    done = state.space.contexts[place].content_ops(inode)
+    return history.content(
+        inode, tuple(i for i in done if became.get(i, Status.DURABLE) is not Status.LOST)
+    )
 
 
 def _cause_words(state: State, needed: tuple[int, ...], before: int) -> str:
