@@ -173,7 +173,7 @@ def missing_syncs(space: Space, needed: Sequence[int]) -> list[str]:
     paths = paths_after(trace, needed[-1])
     found: list[str] = []
     for index in needed:
-        for inode in _to_sync(trace, index):
+        for inode in to_sync(trace, index):
             said = f"fsync({named(paths, inode, types)})"
             if said not in found:
                 found.append(said)
@@ -190,7 +190,8 @@ def named(paths: Mapping[int, str], inode: int, types: Mapping[int, FileType]) -
     return paths[inode] + "/" * directory
 
 
-def _to_sync(trace: Trace, index: int) -> tuple[int, ...]:
+def to_sync(trace: Trace, index: int) -> tuple[int, ...]:
+    """The inodes whose fsyncs make an operation durable under every model."""
     op = trace.operations[index]
     if op.kind not in _OF_NAMES:
         return (op.inode,)
