@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from fault_injection.crash_states.describe import unnamed
 from fault_injection.crash_states.history import (
     DATA_KINDS,
     SYNC_KINDS,
@@ -89,7 +90,7 @@ class _Look:
         while inode != ROOT_INODE and len(parts) < 256:
             slot = self.slot(inode, index)
             if slot is None:
-                parts.append(b"(nameless file)")
+                parts.append(unnamed(self.history.types, inode).encode())
                 break
             inode = slot[0]
             parts.append(slot[1])
