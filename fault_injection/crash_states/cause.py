@@ -67,7 +67,11 @@ def cause_of(state: State, judge: Judge) -> Cause | None:
     chosen, smallest = _smallest(state, items, judge)
     good = _returned(state, chosen)
     needed = _operations_returned(state, good)
-    before = _too_early(state, good, needed, judge) if needed else -1
+    before = -1
+    if needed:
+        only = _without_only(state, needed)
+        pair = (state, good) if judge(only) else (only, everything)
+        before = _too_early(*pair, needed, judge)
     return Cause(needed, before, good, _cause_words(state, needed, before), smallest)
 
 
@@ -129,6 +133,17 @@ def _gone(state: State, inode: int, form: Form) -> list[int]:
     _, pending = state.space.split(state.context, state.durable, inode)
     operations = state.space.history.trace.operations
     return [i for i in pending if status_in(form.name, operations[i]) is not Status.DURABLE]
+
+
+def _without_only(state: State, needed: tuple[int, ...]) -> State:
+    """``state`` with all put back that can be without the needed ones: what is lost besides may
+    do harm of its own, at other places."""
+    space, lost = state.space, 0
+    for index in needed:
+        if index in space.history.bit_of:
+            lost |= 1 << space.history.bit_of[index]
+    data = {i: form for i, form in state.data if set(needed) & set(_gone(state, i, form))}
+    return _state_with(state, closed_without(space, state.context, lost), data)
 
 
 def _too_early(state: State, good: State, needed: tuple[int, ...], judge: Judge) -> int:
