@@ -34,9 +34,9 @@ class Cause:
 
     ``needed`` are the operations whose return makes the state good; ``before`` the operation that
     was durable, or seen by the world, without them. An fsync between those of them that are older
-    and it helps. Where none of them is older, none helps: they had to be durable at once with it
-    (-1: with each other). ``good`` is the state with them put back. ``smallest`` is false when the
-    search was cut short.
+    and it helps; but not where it is ``too_late``: then those that are younger had to be durable at
+    once with it (-1: all of them with each other). ``good`` is the state with them put back.
+    ``smallest`` is false when the search was cut short.
     """
 
     needed: tuple[int, ...]
@@ -44,6 +44,7 @@ class Cause:
     good: State
     words: str
     smallest: bool
+    too_late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,16 @@ def cause_of(state: State, judge: Judge) -> Cause | None:
     chosen, smallest = _smallest(state, items, judge)
     good = _returned(state, chosen)
     needed = _operations_returned(state, good)
-    before = -1
+    before, too_late = -1, True
     if needed:
         only = _without_only(state, needed)
         pair = (state, good) if judge(only) else (only, everything)
         before = _too_early(*pair, needed, judge)
-    return Cause(needed, before, good, _cause_words(state, needed, before), smallest)
+        too_late = before in needed
+    if too_late:
+        before = _already_there(everything, needed, judge)
+    words = _cause_words(state, needed, -1 if before in needed else before)
+    return Cause(needed, before, good, words, smallest, too_late)
 
 
 def _smallest(state: State, items: list[_Item], judge: Judge) -> tuple[list[_Item], bool]:
@@ -147,7 +152,7 @@ def _without_only(state: State, needed: tuple[int, ...]) -> State:
 
 
 def _too_early(state: State, good: State, needed: tuple[int, ...], judge: Judge) -> int:
-    """The operation without which the loss would have done no harm; -1: there is no other.
+    """The operation without which the loss would have done no harm; a needed one: no other.
 
     The crash is moved back, with the same things lost. Where it does harm right after the last
     needed operation, nothing that comes later was too early.
@@ -170,8 +175,7 @@ def _too_early(state: State, good: State, needed: tuple[int, ...], judge: Judge)
         return harmful - 1
 
     if does_harm(last + 1):
-        at = begins_after(first, last + 1)
-        return _already_there(state, first, judge) if at in needed else at
+        return begins_after(first, last + 1)
     for bit in sorted(each_bit(state.durable & ~context.guaranteed), reverse=True):
         if space.history.names[bit].index < last:
             break
@@ -181,12 +185,14 @@ def _too_early(state: State, good: State, needed: tuple[int, ...], judge: Judge)
     return begins_after(last + 1, state.place)
 
 
-def _already_there(state: State, first: int, judge: Judge) -> int:
-    """What came before all that was needed and made its loss harmful; -1: nothing did."""
-    for place in range(first, max(-1, first - _MOST_BACK), -1):
-        earlier = _moved_back(state, place)
+def _already_there(everything: State, needed: tuple[int, ...], judge: Judge) -> int:
+    """What made a state bad, with nothing lost, that the last needed operation makes good again;
+    -1: it was good before that."""
+    last = needed[-1] if needed else 0
+    for place in range(last, max(-1, last - _MOST_BACK), -1):
+        earlier = _moved_back(everything, place)
         if earlier is not None and judge(earlier):
-            return place if place < first else -1
+            return place if place < last else -1
     return -1
 
 

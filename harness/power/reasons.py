@@ -70,17 +70,17 @@ def reason_of(
     if cause is None or not cause.needed:
         return Reason(needs="", lost=describe(state), crash=crash)
     space = state.space
-    earlier = [i for i in cause.needed if i < cause.before]
-    syncs = missing_syncs(space, earlier or cause.needed)
-    last = space.history.trace.operations[(earlier or cause.needed)[-1]]
+    blamed = [i for i in cause.needed if (i > cause.before) == cause.too_late]
+    syncs = missing_syncs(space, blamed)
+    last = space.history.trace.operations[blamed[-1]]
     signature = " and ".join(sorted(syncs))
-    if earlier:
+    if cause.too_late:
+        needs = _beyond_syncs(space, blamed, cause.before, syncs, acknowledged)
+        signature = f"atomic {last.kind} of {signature}"
+    else:
         words = operation_words(space.history)[last.index]
         too_early = f"#{cause.before} {_shown(space, cause.before, acknowledged)}"
         needs = f"{few(syncs)} between #{last.index} {words} and {too_early}"
-    else:
-        needs = _beyond_syncs(space, cause, syncs, acknowledged)
-        signature = f"atomic {last.kind} of {signature}"
     return Reason(
         needs=needs,
         lost=describe(state, only=cause.needed),
@@ -92,12 +92,15 @@ def reason_of(
 
 
 def _beyond_syncs(
-    space: Space, cause: Cause, syncs: Sequence[str], acknowledged: frozenset[int] | None
+    space: Space,
+    late: Sequence[int],
+    at: int,
+    syncs: Sequence[str],
+    acknowledged: frozenset[int] | None,
 ) -> str:
-    """What was needed, where it was too late for an fsync when its last operation was made."""
+    """What was needed, where no fsync is in time for it: ``at`` came before it."""
     words = operation_words(space.history)
-    needed = few([f"#{i} {words[i]}" for i in cause.needed])
-    at = cause.before
+    needed = few([f"#{i} {words[i]}" for i in late])
     if at < 0:
         return f"{needed} to be atomic; an fsync cannot make it so: {_ADVICE}"
     earlier = f"#{at} {_shown(space, at, acknowledged)}"

@@ -90,6 +90,24 @@ def test_what_no_fsync_can_order_is_not_given_an_interval() -> None:
     assert needs_of(in_place, "xfs", or_empty) == [f"{write} to be atomic; {advice}"]
 
 
+def test_of_what_was_lost_only_what_came_too_late_is_blamed() -> None:
+    """The whole chain is lost, but what was told of is what the last rename brings."""
+    build = Build()
+    build.create("tmp", b"old")
+    build.fsync("tmp")
+    build.rename("tmp", "c")
+    build.create("tmp", ONE_BLOCK)
+    build.fsync("tmp")
+    build.output("saved\n")
+    build.rename("tmp", "c")
+    build.output("step\n")
+    rename, told_of = "#8 rename tmp -> c", '#7 the acknowledgement "saved"'
+    assert needs_of(build, "posix", Good(b"c", size=300)) == [
+        "",  # a kill before the rename
+        f"{rename}, then fsync(the root directory), before {told_of}, which came too early",
+    ]
+
+
 def test_an_acknowledgement_that_came_first_and_a_removal_that_did() -> None:
     told = Build()
     told.output("saved\n")
@@ -206,4 +224,5 @@ def test_an_interval_never_ends_before_it_begins(build: Build) -> None:
                 assert first in cause.needed
                 assert is_excluded(state, cause)
             else:
-                assert cause.before < cause.needed[0]
+                assert cause.too_late
+                assert min(n for n in numbers if n != cause.before) > cause.before
