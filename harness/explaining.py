@@ -100,7 +100,15 @@ def explained(
             raise _OutOfTime
         return judge.is_good(state)
 
-    search = Search(trace, asked.model, frozenset(outputs), is_good, asked.seed, asked.bound)
+    search = Search(
+        trace,
+        asked.model,
+        frozenset(outputs),
+        is_good,
+        asked.seed,
+        asked.bound,
+        names=judge.baseline.stable_names,
+    )
     said = Explained(asked.model, states=0, failed=0, sampled=False)
     counts: list[PlaceCount] = []
     failing: list[State] = []

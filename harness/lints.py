@@ -10,9 +10,10 @@ fsync-before-write   a file was fsynced before its last bytes were written: a bu
 rename-before-fsync  a file, or a directory with a file in it, was renamed with unsynced bytes
 no-directory-fsync   a rename, or the creation of a synced file, was acknowledged (or is never
                      followed) without an fsync of its directory
-unlink-before-rename the old one was removed before the new one was renamed to its name
+unlink-before-rename the old one was removed before the new one was renamed to its name, or, the
+                     only one of a numbered series, before the next one had its name
 truncate-in-place    a file that a manifest names, or that the last acknowledged save consists of,
-                     was emptied in place
+                     was emptied in place (not a scratch file: never synced, unlike a later copy)
 pointer-before-data  a pointer or manifest was published before what it names was there or synced
 ==================== ===========================================================================
 
@@ -26,7 +27,9 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from fault_injection.crash_states.describe import unnamed
 from fault_injection.crash_states.history import (
+    DATA_KINDS,
     SYNC_KINDS,
     History,
     prepare,
@@ -38,6 +41,7 @@ from fault_injection.trace import ROOT_INODE, FileType, Kind, Operation, Trace
 
 _POINTER_BYTES = 512  # a pointer is at most this long
 _MANIFEST_BYTES = 64 << 10  # and a manifest this
+_NUMBER = re.compile(rb"\d+")
 _NAME_IN_TEXT = re.compile(rb"[A-Za-z0-9._+@=-]{2,255}")
 
 
@@ -86,7 +90,7 @@ class _Look:
         while inode != ROOT_INODE and len(parts) < 256:
             slot = self.slot(inode, index)
             if slot is None:
-                parts.append(b"(nameless file)")
+                parts.append(unnamed(self.history.types, inode).encode())
                 break
             inode = slot[0]
             parts.append(slot[1])
@@ -220,13 +224,71 @@ def _unlink_before_rename(look: _Look) -> Iterator[Finding]:
             removed[op.parent, op.name] = op
         elif op.kind is Kind.RENAME:
             old = removed.pop((op.new_parent, op.new_name), None)
-            if old is not None:
-                path = look.path(old.inode, old.index)
-                message = (
-                    f"{path} was removed before #{op.index} renamed the new one to its name: "
-                    "between the two there is none; rename over it instead"
-                )
-                yield look.finding("unlink-before-rename", old, path, message)
+            if old is None:
+                old = _numbered_before(look, op, removed.values())
+            if old is None:
+                continue
+            path = look.path(old.inode, old.index)
+            there = f"gave the new one the name {show(op.new_name)}: between the two there is none"
+            does = "first rename the new one, then remove the old one"
+            if old.name == op.new_name:
+                there = "renamed the new one to its name: between the two there is none"
+                does = "rename over it instead"
+            message = f"{path} was removed before #{op.index} {there}; {does}"
+            yield look.finding("unlink-before-rename", old, path, message)
+
+
+def _numbered_before(
+    look: _Look, rename: Operation, removed: Collection[Operation]
+) -> Operation | None:
+    """The only one of a numbered series, removed before a rename gave the next one its name."""
+    for old in sorted(removed, key=lambda op: -op.index):
+        is_next = (
+            old.parent == rename.new_parent
+            and _series(old.name) == _series(rename.new_name) != old.name
+            and not any(old.index < promise < rename.index for promise in look.promises)
+        )
+        if not is_next:
+            continue
+        alike = [
+            name
+            for index in (old.index + 1, rename.index)
+            for name in look.entries(old.parent, index)
+            if _series(name) == _series(old.name)
+        ]
+        if not alike and _begun_after(look, rename.inode, old) and not _is_elsewhere(look, old):
+            return old
+    return None
+
+
+def _series(name: bytes) -> bytes:
+    return _NUMBER.sub(b"0", name)
+
+
+def _named_at(look: _Look, old: Operation) -> int:
+    """The operation that gave what ``old`` removes its last name; -1: it had it from the start."""
+    return max((at for at, _ in look.moves.get(old.inode, ()) if at < old.index), default=-1)
+
+
+def _begun_after(look: _Look, inode: int, old: Operation) -> bool:
+    """Whether ``inode`` was made when ``old`` had its name: else it is no successor of it."""
+    makes = (Kind.CREATE, Kind.MKDIR, Kind.SYMLINK)
+    made = (op.index for op in look.operations if op.kind in makes and op.inode == inode)
+    return next(made, -1) > _named_at(look, old)
+
+
+def _is_elsewhere(look: _Look, old: Operation) -> bool:
+    """Whether another file of the directory may hold what the removed one did: it was written or
+    renamed later, and is synced."""
+    context = look.before[old.index]
+    return any(
+        op.inode != old.inode
+        and (op.kind is Kind.RENAME or op.kind in DATA_KINDS)
+        and (look.slot(op.inode, old.index) or (-1, b""))[0] == old.parent
+        and context.content_ops(op.inode)
+        and op.inode not in context.pending
+        for op in look.operations[_named_at(look, old) + 1 : old.index]
+    )
 
 
 def _truncate_in_place(look: _Look) -> Iterator[Finding]:
@@ -261,7 +323,23 @@ def _in_last_save(look: _Look, op: Operation, promises: list[int]) -> bool:
     if not earlier or not look.size(op.inode, earlier[-1]):
         return False
     since = earlier[-2] if len(earlier) > 1 else -1
-    return any(since < o.index < earlier[-1] for o in look.history.data.get(op.inode, ()))
+    written = [o for o in look.history.data.get(op.inode, ()) if since < o.index < earlier[-1]]
+    return bool(written) and not _is_scratch(look, op.inode, written[-1].index, earlier[-1])
+
+
+def _is_scratch(look: _Look, inode: int, written: int, promise: int) -> bool:
+    """Whether a file was only on the way to another: it was not synced for the promise, and one
+    that was written after it and is as long was."""
+    pending = look.before[promise].pending
+    if inode not in pending:
+        return False
+    return any(
+        other != inode
+        and other not in pending
+        and any(written < op.index < promise for op in operations)
+        and look.size(other, promise) >= look.size(inode, promise)
+        for other, operations in look.history.data.items()
+    )
 
 
 def _voucher(look: _Look, inode: int, slot: tuple[int, bytes], index: int) -> str:

@@ -1,8 +1,10 @@
 """Which fsyncs mend a program, and which of its fsyncs nobody needs: searched on its trace. Pure.
 
 Fsyncs are spoken of as lines of the program, not as calls: what is added is added after every
-operation like it (the same words but for the numbers, the same source line), and what is taken
-away is taken away everywhere. So the answer is the same for three saves as for three hundred.
+operation of its kind that the same source line makes, and what is taken away is taken away
+everywhere (of one file, where a line syncs several: the same words, but for numbers and for names
+that are made at random). So the answer is the same for three saves as for three hundred. Where no
+source line is known the words stand for it.
 
 *Mending*: at the first crash place where a state fails, ``crash_states.mend`` finds the smallest
 set of fsyncs for the run up to there; the whole run is explored with these, and so on until no
@@ -14,7 +16,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fault_injection.crash_states import (
     DEFAULT_BOUND,
@@ -26,21 +28,26 @@ from fault_injection.crash_states import (
     without,
 )
 from fault_injection.crash_states.describe import operation_words
-from fault_injection.crash_states.history import SYNC_KINDS
+from fault_injection.crash_states.history import SYNC_KINDS, nameless_since
 from fault_injection.crash_states.space import space_of
 from fault_injection.pysite import callers
-from fault_injection.trace import ROOT_INODE, FileType, Kind, Operation, Trace
-from harness.power.reasons import crash_words, paths_after
+from fault_injection.trace import Kind, Operation, Trace
+from harness.power.reasons import crash_words, few, named, paths_after, steady
 
 MAX_ROUNDS = 24
 MAX_SMALLER = 120
-_OF_NAMES = tuple(f"{kind} " for kind in (Kind.RENAME, Kind.CREATE, Kind.LINK, Kind.EXCHANGE))
+_OF_NAMES = (Kind.RENAME, Kind.CREATE, Kind.LINK, Kind.EXCHANGE)
 _VARIES = re.compile(r"\d+")
+_ROLES = ("inode", "new_parent", "parent", "replaced")
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A recorded run under a model, and who judges its states (remembering by identity)."""
+    """A recorded run under a model, and who judges its states (remembering by identity).
+
+    ``names`` are those that are the same in every run (None: all are). ``one_file``: a line that
+    does the same to several files is a line for each.
+    """
 
     trace: Trace
     model: str
@@ -48,6 +55,8 @@ class Search:
     is_good: Callable[[State], bool]
     seed: int = 0
     bound: int = DEFAULT_BOUND
+    names: frozenset[bytes] | None = None
+    one_file: bool = False
 
     def states(
         self, trace: Trace, outputs: frozenset[int], counts: list[PlaceCount] | None = None
@@ -102,18 +111,21 @@ class Sparing:
     all_spare: bool
 
 
-# The words without numbers, the line with its callers, which inode of the operation. A helper for
-# syncs is one line, but each of its calls is there for a reason of its own.
+# What it does, the line with its callers, which inode of the operation. A helper for syncs is one
+# line, but each of its calls is there for a reason of its own.
 _Line = tuple[str, str, str]
 
 
-def _line_of(op: Operation, words: Sequence[str], role: str = "") -> _Line:
-    return _VARIES.sub("N", words[op.index]), op.stack or op.site, role
+def _line_of(search: Search, op: Operation, words: Sequence[str], role: str = "") -> _Line:
+    place = op.stack or op.site
+    if place and not search.one_file:
+        return op.kind, place, role
+    return _VARIES.sub("N", steady(words[op.index], search.trace, search.names)), place, role
 
 
 def _role(op: Operation, inode: int) -> str:
     """Which of its inodes an fsync after ``op`` is of."""
-    for name in ("inode", "new_parent", "parent", "replaced"):
+    for name in _ROLES:
         if getattr(op, name) == inode:
             return name
     raise ValueError(f"operation #{op.index} has nothing to do with inode {inode}")
@@ -123,34 +135,45 @@ def _words(trace: Trace, model: str, outputs: frozenset[int]) -> list[str]:
     return operation_words(space_of(trace, model, outputs).history)
 
 
+def _pairs(search: Search, lines: Iterable[_Line]) -> list[tuple[int, int]]:
+    """Where an fsync stands that is added after ``lines``, and of what. What is gone needs none."""
+    wanted = frozenset(lines)
+    words = _words(search.trace, search.model, search.outputs)
+    gone = nameless_since(search.trace)
+    end = len(search.trace.operations)
+    found = {
+        (op.index, inode)
+        for op in search.trace.operations
+        for role in _ROLES
+        if (inode := getattr(op, role)) >= 0
+        and _line_of(search, op, words, role) in wanted
+        and op.index < gone.get(inode, end)
+    }
+    return sorted(found)
+
+
 def _with_lines(search: Search, lines: Iterable[_Line]) -> tuple[Trace, frozenset[int], int]:
     """The run with an fsync after each operation that is like one of ``lines``; how many."""
-    trace, outputs, wanted = search.trace, search.outputs, frozenset(lines)
-    words = _words(trace, search.model, outputs)
-    pairs = [
-        (op.index, getattr(op, role))
-        for op in search.trace.operations
-        for role in ("inode", "parent", "new_parent", "replaced")
-        if _line_of(op, words, role) in wanted and getattr(op, role) >= 0
-    ]
-    for after, inode in sorted(set(pairs), reverse=True):
+    trace, outputs = search.trace, search.outputs
+    pairs = _pairs(search, lines)
+    for after, inode in reversed(pairs):
         trace = with_fsync(trace, after, inode)
         outputs = frozenset(i + (i > after) for i in outputs)
-    return trace, outputs, len(set(pairs))
+    return trace, outputs, len(pairs)
 
 
 def _shown(search: Search, line: _Line) -> Sync:
-    """A line to add, by its first occurrence."""
+    """A line to add, by its first occurrence, with all that it syncs there and elsewhere."""
     words = _words(search.trace, search.model, search.outputs)
     types = space_of(search.trace, search.model, search.outputs).history.types
-    alike = [op for op in search.trace.operations if _line_of(op, words, line[2]) == line]
-    first = alike[0]
-    inode = getattr(first, line[2])
-    path = paths_after(search.trace, first.index).get(inode, "the file")
-    if types.get(inode) is FileType.DIRECTORY:
-        path += " directory" if inode == ROOT_INODE else "/"
-    said = f"fsync({path}) after #{first.index} {words[first.index]}"
-    return Sync(said, first.site, len(alike))
+    pairs = _pairs(search, [line])
+    files: dict[str, str] = {}  # one of those that only differ in numbers and random names
+    for after, inode in pairs:
+        said = f"fsync({named(paths_after(search.trace, after), inode, types)})"
+        files.setdefault(_VARIES.sub("N", steady(said, search.trace, search.names)), said)
+    first = search.trace.operations[pairs[0][0]]
+    said = f"{few(list(files.values()))} after #{first.index} {words[first.index]}"
+    return Sync(said, first.site, len(pairs))
 
 
 def mended(search: Search) -> Mending:
@@ -159,6 +182,15 @@ def mended(search: Search) -> Mending:
     killed = next((state for state in kept if not search.is_good(state)), None)
     if killed is not None:
         return Mending(beyond=f"a kill does the same {crash_words(killed)}")
+    found = _mended(search)
+    if found.complete or search.one_file:
+        return found
+    # An fsync can do harm where one model makes a name durable before an older one: fewer of them.
+    narrow = _mended(replace(search, one_file=True))
+    return narrow if narrow.complete else found
+
+
+def _mended(search: Search) -> Mending:
     lines: list[_Line] = []
     trace, outputs = search.trace, search.outputs
     for _ in range(MAX_ROUNDS):
@@ -185,7 +217,7 @@ def _lines_for(search: Search, trace: Trace, outputs: frozenset[int], place: int
     found: list[_Line] = []
     for addition in done.additions if done.complete else ():
         op = cut.operations[addition.after]
-        found.append(_line_of(op, words, _role(op, addition.inode)))
+        found.append(_line_of(search, op, words, _role(op, addition.inode)))
     return list(dict.fromkeys(found))
 
 
@@ -211,11 +243,11 @@ def _settled(search: Search, lines: list[_Line], proven: bool) -> Mending:
 
     It is what every model understands: under posix only it makes a name durable.
     """
-    for number, (words, stack, role) in enumerate(lines):
-        if role != "inode" or not words.startswith(_OF_NAMES):
+    for number, (does, place, role) in enumerate(lines):
+        if role != "inode" or does.partition(" ")[0] not in _OF_NAMES:
             continue
         for other in ("new_parent", "parent"):
-            instead = [*lines[:number], (words, stack, other), *lines[number + 1 :]]
+            instead = [*lines[:number], (does, place, other), *lines[number + 1 :]]
             trace, outputs, added = _with_lines(search, instead)
             if added and search.first_bad(trace, outputs) is None:
                 lines = instead
@@ -227,23 +259,26 @@ def _settled(search: Search, lines: list[_Line], proven: bool) -> Mending:
 def _all_lines(search: Search) -> list[_Line]:
     """Every line after which an fsync could be added."""
     words = _words(search.trace, search.model, search.outputs)
+    gone = nameless_since(search.trace)
     found: dict[_Line, None] = {}
     for op in search.trace.operations:
         if op.kind in SYNC_KINDS or op.kind in (Kind.OUTPUT, Kind.META):
             continue
         for role in ("inode", "new_parent", "parent"):
-            if getattr(op, role) >= 0:
-                found.setdefault(_line_of(op, words, role))
+            inode = getattr(op, role)
+            if inode >= 0 and op.index < gone.get(inode, len(search.trace.operations)):
+                found.setdefault(_line_of(search, op, words, role))
     return list(found)
 
 
 def spared(search: Search) -> Sparing:
     """Which lines' syncs no explored state of a run without failing states needs."""
+    search = replace(search, one_file=True)
     words = _words(search.trace, search.model, search.outputs)
     lines: dict[_Line, list[Operation]] = {}
     for op in search.trace.operations:
         if op.kind in SYNC_KINDS or op.synced:
-            lines.setdefault(_line_of(op, words), []).append(op)
+            lines.setdefault(_line_of(search, op, words), []).append(op)
     spare: list[Sync] = []
     needed: list[Sync] = []
     gone: list[Operation] = []

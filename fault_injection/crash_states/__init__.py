@@ -7,6 +7,7 @@ tree that :func:`materialize` lays out as files, a descriptor to :func:`rebuild`
 :func:`unneeded_syncs` explain.
 """
 
+from fault_injection.crash_states.cause import Cause, cause_of
 from fault_injection.crash_states.containment import contains
 from fault_injection.crash_states.describe import Line, Status, describe, timeline
 from fault_injection.crash_states.edits import with_fsync, without
@@ -17,10 +18,8 @@ from fault_injection.crash_states.enumeration import (
 )
 from fault_injection.crash_states.explain import (
     Addition,
-    Cause,
     Mend,
     Unneeded,
-    cause_of,
     mend,
     unneeded_syncs,
 )

@@ -4,6 +4,7 @@ Paths are those that the program saw, whether durable or not: a name is given fr
 the new name of a rename inside one directory without its directory.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -57,10 +58,20 @@ def _all_words(history: History) -> list[str]:
     return words
 
 
-def _path(names: dict[int, tuple[int, bytes]], inode: int) -> str:
+def unnamed(types: Mapping[int, FileType], inode: int) -> str:
+    """What to call an inode that never had a name under the root.
+
+    A directory has one where it lies; it is met when something is moved in from there.
+    """
+    is_directory = types.get(inode) is FileType.DIRECTORY
+    return "(outside the root)" if is_directory else "(nameless file)"
+
+
+def _path(history: History, names: dict[int, tuple[int, bytes]], inode: int) -> str:
     parts: list[bytes] = []
     while inode != ROOT_INODE and len(parts) < 256:
-        parent, name = names.get(inode, (ROOT_INODE, b"(nameless file)"))
+        unknown = (ROOT_INODE, unnamed(history.types, inode).encode())
+        parent, name = names.get(inode, unknown)
         parts.append(name)
         inode = parent
     return show(b"/".join(reversed(parts))) or "the root"
@@ -68,7 +79,7 @@ def _path(names: dict[int, tuple[int, bytes]], inode: int) -> str:
 
 def _words(history: History, op: Operation, names: dict[int, tuple[int, bytes]]) -> str:
     def at(parent: int, name: bytes) -> str:
-        above = "" if parent == ROOT_INODE else _path(names, parent) + "/"
+        above = "" if parent == ROOT_INODE else _path(history, names, parent) + "/"
         return above + show(name)
 
     match op.kind:
@@ -77,7 +88,7 @@ def _words(history: History, op: Operation, names: dict[int, tuple[int, bytes]])
         case Kind.SYMLINK:
             return f"symlink {at(op.parent, op.name)} to {show(op.target)}"
         case Kind.LINK:
-            return f"link {_path(names, op.inode)} as {at(op.parent, op.name)}"
+            return f"link {_path(history, names, op.inode)} as {at(op.parent, op.name)}"
         case Kind.RENAME | Kind.EXCHANGE:
             same = op.parent == op.new_parent
             new = show(op.new_name) if same else at(op.new_parent, op.new_name)
@@ -85,15 +96,16 @@ def _words(history: History, op: Operation, names: dict[int, tuple[int, bytes]])
             return f"{op.kind} {at(op.parent, op.name)} {arrow} {new}"
         case Kind.WRITE:
             sync = {"all": ", O_SYNC", "data": ", O_DSYNC"}.get(op.synced, "")
-            return f"write {_path(names, op.inode)} ({op.size} bytes at {op.offset}{sync})"
+            return f"write {_path(history, names, op.inode)} ({op.size} bytes at {op.offset}{sync})"
         case Kind.TRUNCATE:
-            return f"truncate {_path(names, op.inode)} to {op.size} bytes"
+            return f"truncate {_path(history, names, op.inode)} to {op.size} bytes"
         case Kind.ALLOCATE | Kind.PUNCH | Kind.COLLAPSE | Kind.INSERT:
-            return f"{op.kind} {_path(names, op.inode)} ({op.size} bytes at {op.offset})"
+            return f"{op.kind} {_path(history, names, op.inode)} ({op.size} bytes at {op.offset})"
         case Kind.FSYNC | Kind.FDATASYNC:
             kind = history.types.get(op.inode)
-            slash = "/" if kind is FileType.DIRECTORY and op.inode != ROOT_INODE else ""
-            return f"{op.kind} {_path(names, op.inode)}{slash}"
+            named = op.inode != ROOT_INODE and op.inode in names
+            slash = "/" if kind is FileType.DIRECTORY and named else ""
+            return f"{op.kind} {_path(history, names, op.inode)}{slash}"
         case Kind.OUTPUT:
             text = history.trace.blobs.read(op.blob, 0, min(op.size, 60)) if op.size else b""
             return f"output to {op.stream}: {show(text.rstrip())}"
@@ -130,27 +142,38 @@ def _data_status(state: State, op: Operation) -> tuple[Status, str]:
     _, pending = state.space.split(state.context, state.durable, op.inode)
     if form is None or op.index not in pending:
         return Status.DURABLE, ""
-    kind, _, rest = form.name.partition("#")
+    status = status_in(form.name, op)
+    return status, form.words if status is Status.PARTLY else ""
+
+
+def status_in(form: str, op: Operation) -> Status:
+    """What became of a content operation that was not synced, in a file of this form."""
+    kind, _, rest = form.partition("#")
     index = int(rest.partition("@")[0]) if rest else -1
     if kind == "sizes":
-        return (Status.LOST if op.kind is Kind.WRITE else Status.DURABLE), ""
+        return Status.LOST if op.kind is Kind.WRITE else Status.DURABLE
     if kind == "without":
-        return (Status.LOST if op.index == index else Status.DURABLE), ""
+        return Status.LOST if op.index == index else Status.DURABLE
     if index >= 0 and op.index < index:
-        return Status.DURABLE, ""
+        return Status.DURABLE
     if kind == "after":
-        return (Status.DURABLE if op.index == index else Status.LOST), ""
+        return Status.DURABLE if op.index == index else Status.LOST
     if kind == "grown" and op.index == index:
-        return Status.DURABLE, ""
+        return Status.DURABLE
     if kind == "lost" or (index >= 0 and op.index > index and kind != "grown"):
-        return Status.LOST, ""
-    return Status.PARTLY, form.words
+        return Status.LOST
+    return Status.PARTLY
 
 
-def describe(state: State) -> tuple[str, ...]:
-    """What was lost, a line an operation; empty when everything before the crash is durable."""
+def describe(state: State, only: Collection[int] | None = None) -> tuple[str, ...]:
+    """What was lost, a line an operation; empty when everything before the crash is durable.
+
+    ``only`` these operations, where it is given.
+    """
     lines: list[str] = []
     for line in timeline(state):
+        if only is not None and line.index not in only:
+            continue
         if line.status is Status.LOST:
             lines.append(f"#{line.index} {line.words}   not durable at the crash")
         elif line.status is Status.PARTLY:

@@ -1,11 +1,9 @@
-"""Why a crash state is bad: the order that was needed, and the syncs that would give it.
+"""The syncs that would make every crash state good, and those that none needs.
 
-Three questions, each answered by asking a judge about states. ``judge(state)`` says whether a
-state is good; it is asked about the same state again and again, so its answers must be remembered
-by the caller (by ``state.identity``).
+Two questions, each answered by asking a judge about states. ``judge(state)`` says whether a state
+is good; it is asked about the same state again and again, so its answers must be remembered by the
+caller (by ``state.identity``).
 
-* :func:`cause_of`: put back what was lost, one operation at a time; the smallest set whose return
-  makes the state good names the order that was needed.
 * :func:`mend`: the smallest set of fsyncs after which no explored state fails. Each candidate is
   asked which of the failing states it excludes, a smallest cover is chosen (exactly up to
   :data:`EXACT_SIZE` fsyncs while they are few, greedily above), and the trace with these fsyncs is
@@ -13,13 +11,14 @@ by the caller (by ``state.identity``).
   name durable before older ones), join the failing ones.
 * :func:`unneeded_syncs`: the other way round, for a program without failing states.
 
-All are bounded, and say when a bound was met.
+Both are bounded, and say when a bound was met.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from fault_injection.crash_states.cause import Judge
 from fault_injection.crash_states.describe import operation_words
 from fault_injection.crash_states.edits import with_fsync, without
 from fault_injection.crash_states.enumeration import (
@@ -28,12 +27,9 @@ from fault_injection.crash_states.enumeration import (
     enumerate_states,
 )
 from fault_injection.crash_states.forms import Form
-from fault_injection.crash_states.history import DATA_KINDS, SYNC_KINDS
-from fault_injection.crash_states.models import each_bit
+from fault_injection.crash_states.history import DATA_KINDS, SYNC_KINDS, nameless_since
 from fault_injection.crash_states.space import (
     Space,
-    closed_with,
-    closed_without,
     is_allowed,
     space_of,
     world_sees,
@@ -41,133 +37,10 @@ from fault_injection.crash_states.space import (
 from fault_injection.crash_states.state import State, make_state
 from fault_injection.trace import FileType, Trace
 
-Judge = Callable[[State], bool]
-
 EXACT_SIZE = 3
 _MOST_FAILING = 20_000
 _MOST_COVERS = 50_000
 _MOST_ROUNDS = 12
-_MOST_PAIRS = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """The order that was needed.
-
-    ``needed`` are the operations whose return makes the state good; ``before`` the operation that
-    was durable, or seen by the world, without them (-1: none was found). ``good`` is the state
-    with them put back. ``smallest`` is false when the search was cut short.
-    """
-
-    needed: tuple[int, ...]
-    before: int
-    good: State
-    words: str
-    smallest: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """Something that was lost: a namespace operation (``bit``), or content of ``inode``."""
-
-    bit: int
-    inode: int
-
-
-def cause_of(state: State, judge: Judge) -> Cause | None:
-    """Why ``state`` is bad; None when it is good, or bad even with everything put back."""
-    if judge(state):
-        return None
-    lost = state.context.applied & ~state.durable
-    items = [_Item(bit, -1) for bit in each_bit(lost)]
-    items += [_Item(-1, inode) for inode, _ in state.data]
-    everything = _returned(state, items)
-    if not judge(everything):
-        return None
-    chosen, smallest = _smallest(state, items, judge)
-    good = _returned(state, chosen)
-    needed = _operations_returned(state, good)
-    before = _too_early(state, judge)
-    return Cause(needed, before, good, _cause_words(state, needed, before), smallest)
-
-
-def _smallest(state: State, items: list[_Item], judge: Judge) -> tuple[list[_Item], bool]:
-    """The fewest items whose return makes the state good, and whether that is certain."""
-
-    def size(some: Sequence[_Item]) -> tuple[int, int]:
-        returned = _operations_returned(state, _returned(state, some))
-        return len(returned), max(returned, default=0)
-
-    single = [[item] for item in items if judge(_returned(state, [item]))]
-    if single:
-        return min(single, key=size), True
-    pairs = itertools.islice(itertools.combinations(items, 2), _MOST_PAIRS)
-    both = [list(pair) for pair in pairs if judge(_returned(state, pair))]
-    if both:
-        return min(both, key=size), len(items) * (len(items) - 1) // 2 <= _MOST_PAIRS
-    kept = list(items)
-    for item in reversed(items):
-        fewer = [other for other in kept if other is not item]
-        if judge(_returned(state, fewer)):
-            kept = fewer
-    return kept, len(kept) <= 3
-
-
-def _returned(state: State, items: Sequence[_Item]) -> State:
-    """``state`` with some of what was lost put back, and what that needs."""
-    bits = 0
-    for item in items:
-        bits |= 1 << item.bit if item.bit >= 0 else 0
-    back = {item.inode for item in items if item.bit < 0}
-    data = {inode: form for inode, form in state.data if inode not in back}
-    durable = closed_with(state.space, state.context, state.durable | bits)
-    return _state_with(state, durable, data)
-
-
-def _state_with(state: State, durable: int, data: dict[int, Form]) -> State:
-    """Another state of the same place; a form that is no longer possible becomes whole."""
-    kept: dict[int, Form] = {}
-    for inode, form in data.items():
-        covered, pending = state.space.split(state.context, durable, inode)
-        if form in state.space.forms_of(inode, covered, pending):
-            kept[inode] = form
-    return make_state(state.space, state.place, durable, kept)
-
-
-def _operations_returned(state: State, good: State) -> tuple[int, ...]:
-    names = state.space.history.names
-    found = {names[bit].index for bit in each_bit(good.durable & ~state.durable)}
-    still = dict(good.data)
-    for inode, form in state.data:
-        if inode not in still:
-            _, pending = state.space.split(state.context, state.durable, inode)
-            found.update(pending if form.name == "lost" else pending[-1:])
-    return tuple(sorted(found))
-
-
-def _too_early(state: State, judge: Judge) -> int:
-    """The operation without which the loss would have done no harm."""
-    space, context = state.space, state.context
-    may_go = state.durable & ~context.guaranteed
-    for bit in sorted(each_bit(may_go), reverse=True):
-        lost = context.applied & ~state.durable | 1 << bit
-        if judge(_state_with(state, closed_without(space, context, lost), dict(state.data))):
-            return space.history.names[bit].index
-    outputs = sorted(i for i in space.seen if i < state.place)
-    return outputs[-1] if outputs else -1
-
-
-def _cause_words(state: State, needed: tuple[int, ...], before: int) -> str:
-    words = operation_words(state.space.history)
-    lost = " and ".join(f"`{words[i]}`" for i in needed[:3]) or "nothing"
-    if len(needed) > 3:
-        lost += f" and {len(needed) - 3} more"
-    was = "was" if len(needed) == 1 else "were"
-    if before < 0:
-        return f"{lost} had to be durable by then, and {was} not"
-    if before in state.space.seen:
-        return f"the world saw `{words[before]}` while {lost} {was} not durable"
-    return f"`{words[before]}` was durable while {lost} {was} not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +118,19 @@ _Option = tuple[tuple[int, int], ...]  # one (after, inode), or two for a rename
 
 
 def _candidates(trace: Trace, space: Space) -> Iterator[_Option]:
-    """After each operation, an fsync of each inode that it changed: the earliest that covers it."""
+    """After each operation, an fsync of each inode that it changed: the earliest that covers it.
+
+    Not of a file that has no name any more: its directory's fsync makes that durable.
+    """
+    gone = nameless_since(trace)
     for op in trace.operations:
+        is_there = op.index < gone.get(op.inode, len(trace.operations))
         if op.kind in DATA_KINDS:
-            yield ((op.index, op.inode),)
+            if is_there:
+                yield ((op.index, op.inode),)
         elif op.index in space.history.bit_of:
             name_op = space.history.names[space.history.bit_of[op.index]]
-            if space.history.types.get(op.inode) is FileType.FILE:
+            if is_there and space.history.types.get(op.inode) is FileType.FILE:
                 yield ((op.index, op.inode),)
             for directory in name_op.directories:
                 yield ((op.index, directory),)

@@ -9,6 +9,7 @@ occur (``down_name``). ``down_time`` is the stronger order of happened-before.
 Operations that begin before another has ended are concurrent and not ordered by time.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -187,6 +188,31 @@ def slots_set(op: Operation) -> tuple[tuple[Slot, int], ...]:
             return ((here, -1),)
         case _:
             return ()
+
+
+def nameless_since(trace: Trace) -> dict[int, int]:
+    """By inode, the operation after which it has no name and never gets one again."""
+    holds = {
+        (n.inode, name): inode for n in trace.start.values() for name, inode in n.entries.items()
+    }
+    counts = Counter(holds.values())
+    gone: dict[int, int] = {}
+    for op in trace.operations:
+        if op.kind is Kind.CREATE and not op.name:
+            gone[op.inode] = op.index
+        touched = []
+        for slot, inode in slots_set(op):
+            touched += [holds.pop(slot, -1), inode]
+            counts[touched[-2]] -= 1
+            counts[inode] += 1
+            holds[slot] = inode
+        for inode in touched:
+            if counts[inode] > 0:
+                gone.pop(inode, None)
+            else:
+                gone[inode] = op.index
+    gone.pop(-1, None)
+    return gone
 
 
 def _name_ops(trace: Trace) -> tuple[NameOp, ...]:

@@ -126,12 +126,8 @@ class Space:
         link = inode if len(paths) > 1 else -1
         if self.history.types.get(inode) is not FileType.FILE:
             return self._summand(paths, self.views.entry(inode, (), link)), None
-        mode = self.history.modes.get(inode, 0) & 0o7777
         options = self.forms_of(inode, covered, pending)
-        summands = [
-            self._summand(paths, Entry(FileType.FILE, mode, form.content, form.digest, link=link))
-            for form in options
-        ]
+        summands = [self._summand_in(inode, paths, form) for form in options]
         if len(options) == 1:
             return summands[0], None
         pairs = paired(options)
@@ -146,6 +142,19 @@ class Space:
             sampled=leaves_out(pending),
         )
         return summands[0], file
+
+    def delta(self, file: HotFile, form: Form) -> int:
+        """The summand of a form relative to that of ``whole``; it need not be an enumerated one."""
+        if form in file.forms:
+            return file.deltas[file.forms.index(form)]
+        whole = self._summand_in(file.inode, file.paths, file.forms[0])
+        return self._summand_in(file.inode, file.paths, form) - whole
+
+    def _summand_in(self, inode: int, paths: tuple[bytes, ...], form: Form) -> int:
+        mode = self.history.modes.get(inode, 0) & 0o7777
+        link = inode if len(paths) > 1 else -1
+        entry = Entry(FileType.FILE, mode, form.content, form.digest, link=link)
+        return self._summand(paths, entry)
 
     def _summand(self, paths: tuple[bytes, ...], entry: Entry) -> int:
         first = paths[0] if entry.link >= 0 else b""

@@ -111,7 +111,7 @@ def make_state(
     for file in files:
         form = chosen.get(file.inode)
         if form is not None and form.name != "whole":
-            total += file.deltas[file.forms.index(form)]
+            total += space.delta(file, form)
             visible.append((file.inode, form))
     return State(
         space=space,

@@ -8,7 +8,7 @@ Pure, and without the harness's heavier modules, for ``harness.explore``.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fault_injection.crash_states import Cause, State, describe
@@ -20,6 +20,7 @@ from fault_injection.trace import ROOT_INODE, FileType, Kind, Trace
 MAX_LOST = 4
 MAX_SYNCS = 3
 _ADVICE = "write a new file, sync it, and rename it over the old one"
+_ADVICE_ON_REMOVAL = "remove the old one when the new one is durable"
 _VARIES = re.compile(r"\d+")
 _OF_NAMES = (
     Kind.CREATE,
@@ -69,30 +70,50 @@ def reason_of(
     if cause is None or not cause.needed:
         return Reason(needs="", lost=describe(state), crash=crash)
     space = state.space
-    words = operation_words(space.history)
-    last = space.history.trace.operations[cause.needed[-1]]
-    syncs = missing_syncs(space, cause.needed)
-    if cause.before < 0 and last.index >= state.place - 1:
-        needs = (
-            f"#{last.index} {words[last.index]} to be atomic; an fsync cannot make it so: {_ADVICE}"
-        )
-        signature = f"atomic {last.kind} of {' and '.join(sorted(syncs))}"
+    blamed = [i for i in cause.needed if (i > cause.before) == cause.too_late]
+    syncs = missing_syncs(space, blamed)
+    last = space.history.trace.operations[blamed[-1]]
+    signature = " and ".join(sorted(syncs))
+    if cause.too_late:
+        needs = _beyond_syncs(space, blamed, cause.before, syncs, acknowledged)
+        signature = f"atomic {last.kind} of {signature}"
     else:
-        at = cause.before
-        before = "the crash" if at < 0 else f"#{at} {_shown(space, at, acknowledged)}"
-        needs = f"{_few(syncs)} between #{last.index} {words[last.index]} and {before}"
-        signature = " and ".join(sorted(syncs))
+        words = operation_words(space.history)[last.index]
+        too_early = f"#{cause.before} {_shown(space, cause.before, acknowledged)}"
+        needs = f"{few(syncs)} between #{last.index} {words} and {too_early}"
     return Reason(
         needs=needs,
-        lost=tuple(f"#{i} {words[i]}   not durable at the crash" for i in cause.needed),
+        lost=describe(state, only=cause.needed),
         crash=crash,
         site=last.site,
         holds_if=cause.good.descriptor(),
-        signature=_VARIES.sub("N", _steady(signature, space.history.trace, names)),
+        signature=_VARIES.sub("N", steady(signature, space.history.trace, names)),
     )
 
 
-def _steady(text: str, trace: Trace, names: frozenset[bytes] | None) -> str:
+def _beyond_syncs(
+    space: Space,
+    late: Sequence[int],
+    at: int,
+    syncs: Sequence[str],
+    acknowledged: frozenset[int] | None,
+) -> str:
+    """What was needed, where no fsync is in time for it: ``at`` came before it."""
+    words = operation_words(space.history)
+    needed = few([f"#{i} {words[i]}" for i in late])
+    if at < 0:
+        return f"{needed} to be atomic; an fsync cannot make it so: {_ADVICE}"
+    earlier = f"#{at} {_shown(space, at, acknowledged)}"
+    if at in space.seen:
+        return f"{needed}, then {few(syncs)}, before {earlier}, which came too early"
+    removes = space.history.trace.operations[at].kind in (Kind.UNLINK, Kind.RMDIR)
+    return (
+        f"{needed} to be durable at once with {earlier}; an fsync cannot make it so: "
+        f"{_ADVICE_ON_REMOVAL if removes else _ADVICE}"
+    )
+
+
+def steady(text: str, trace: Trace, names: frozenset[bytes] | None) -> str:
     """``text`` without the names that differ from run to run."""
     if names is None:
         return text
@@ -102,7 +123,8 @@ def _steady(text: str, trace: Trace, names: frozenset[bytes] | None) -> str:
     return text
 
 
-def _few(syncs: Sequence[str]) -> str:
+def few(syncs: Sequence[str]) -> str:
+    """The first of these joined, and how many more there are."""
     more = f" and {len(syncs) - MAX_SYNCS} more" if len(syncs) > MAX_SYNCS else ""
     return " and ".join(syncs[:MAX_SYNCS]) + more
 
@@ -154,21 +176,25 @@ def missing_syncs(space: Space, needed: Sequence[int]) -> list[str]:
     paths = paths_after(trace, needed[-1])
     found: list[str] = []
     for index in needed:
-        for inode in _to_sync(trace, index):
-            directory = types.get(inode) is FileType.DIRECTORY
-            path = paths.get(inode, "the file")
-            name = f"{path}{_ending(directory, inode)}"
-            said = f"fsync({name})"
+        for inode in to_sync(trace, index):
+            said = f"fsync({named(paths, inode, types)})"
             if said not in found:
                 found.append(said)
     return found
 
 
-def _ending(directory: bool, inode: int) -> str:
-    return "" if not directory else " directory" if inode == ROOT_INODE else "/"
+def named(paths: Mapping[int, str], inode: int, types: Mapping[int, FileType]) -> str:
+    """What an fsync is of: ``paths`` are those of :func:`paths_after`."""
+    directory = types.get(inode) is FileType.DIRECTORY
+    if inode == ROOT_INODE:
+        return "the root directory"
+    if inode not in paths:
+        return "the directory outside the root" if directory else "the nameless file"
+    return paths[inode] + "/" * directory
 
 
-def _to_sync(trace: Trace, index: int) -> tuple[int, ...]:
+def to_sync(trace: Trace, index: int) -> tuple[int, ...]:
+    """The inodes whose fsyncs make an operation durable under every model."""
     op = trace.operations[index]
     if op.kind not in _OF_NAMES:
         return (op.inode,)
@@ -200,5 +226,7 @@ def paths_after(trace: Trace, index: int) -> dict[int, str]:
         while current != ROOT_INODE and current in names and len(parts) < 64:
             current, name = names[current]
             parts.append(name)
+        if current != ROOT_INODE:
+            parts.append(b"(outside the root)")
         paths[inode] = show(b"/".join(reversed(parts)))
     return paths

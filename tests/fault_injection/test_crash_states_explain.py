@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from hypothesis import given, settings
 
 from fault_injection.crash_states import (
     State,
@@ -16,7 +17,9 @@ from fault_injection.crash_states import (
     with_fsync,
     without,
 )
+from fault_injection.crash_states.history import nameless_since
 from fault_injection.trace import Kind
+from tests.fault_injection.random_traces import builds
 from tests.fault_injection.traces import Build
 
 DATA = b"d" * 9000
@@ -245,3 +248,46 @@ def test_without_takes_the_sync_off_an_o_sync_write() -> None:
     edited = without(build.trace(), 0)
     assert [op.synced for op in edited.operations] == [""]
     assert len(list(enumerate_states(edited, model="ext4"))) == 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(build=builds())
+def test_what_the_timeline_says_of_each_operation_is_what_the_bytes_are(build: Build) -> None:
+    """Of every file that lost operations whole: the others, in order, give its content."""
+    trace = build.trace()
+    for model in ("posix", "ext4", "xfs", "btrfs"):
+        for state in enumerate_states(trace, model=model, bound=40):
+            became = {line.index: line.status for line in timeline(state)}
+            for inode, form in state.data:
+                done = state.context.content_ops(inode)
+                assert any(became[i] is not Status.DURABLE for i in done)
+                if any(became[i] is Status.PARTLY for i in done):
+                    continue
+                kept = tuple(i for i in done if became[i] is Status.DURABLE)
+                store = state.space.history.store
+                assert store.digest(state.space.history.content(inode, kept)) == form.digest
+
+
+@settings(deadline=None, max_examples=40)
+@given(build=builds())
+def test_what_is_put_back_is_what_the_timeline_says_is_lost(build: Build) -> None:
+    for state in enumerate_states(build.trace(), model="posix", bound=40):
+        cause = cause_of(state, lambda other: not other.lost() and not other.data)
+        lost = [
+            line.index for line in timeline(state) if line.status in (Status.LOST, Status.PARTLY)
+        ]
+        if cause is not None:
+            assert set(cause.needed) <= set(lost)
+
+
+def test_since_when_a_file_has_no_name() -> None:
+    build = Build({"a": b"", "b": b""})
+    nameless = build.tmpfile(b"x")
+    linked = build.tmpfile(b"x")
+    build.link(linked, "c")
+    build.link("a", "d")
+    build.unlink("a")
+    build.rename("b", "d")
+    build.unlink("d")
+    a, b = 1, 2
+    assert nameless_since(build.trace()) == {nameless: 0, a: 7, b: 8}

@@ -72,6 +72,90 @@ def test_two_missing_lines_are_found_and_no_single_one_would_do() -> None:
     ]
 
 
+@pytest.mark.parametrize("model", ["posix", "ext4", "xfs", "btrfs"])
+def test_a_file_that_has_no_name_any_more_is_not_to_be_synced(model: str) -> None:
+    """A rollback journal's removal is the commit; most file systems commit it with any fsync."""
+    build = Build({"db": b"old"})
+    for number in (1, 2):
+        build.create("db-journal", b"old")
+        build.fsync("db-journal")
+        build.fsync()
+        build.write("db", b"n%d!" % number, offset=0)
+        build.fsync("db")
+        build.unlink("db-journal")
+        build.output(f"saved step={number}\n")
+
+    def committed(state: State) -> bool:
+        tree = state.tree()
+        rolls_back = b"db-journal" in tree.entries and tree.read(b"db-journal") == b"old"
+        return state.outputs == 0 or not rolls_back or state.place not in (8, 16)
+
+    found = mended(search(build, model, committed))
+    assert (found.complete, found.smallest) == (True, True)
+    assert words(found.add) == ["fsync(the root directory) after #6 unlink db-journal x2"]
+
+
+def test_a_file_without_a_name_that_is_to_get_one_is_synced() -> None:
+    build = Build()
+    inode = build.tmpfile(b"state 1")
+    build.link(inode, "state")
+    build.fsync()
+    build.output("saved\n")
+    assert words(mended(search(build, "posix")).add) == [
+        "fsync(the nameless file) after #1 write (nameless file) (7 bytes at 0) x1"
+    ]
+
+
+def on_line(build: Build, site: str, first: int) -> None:
+    """Every operation from ``first`` on was made by one line."""
+    for op in build.operations[first:]:
+        build.operations[op.index] = replace(op, site=site, stack=f"{site} @4")
+
+
+def test_one_line_is_one_fsync_whatever_its_files_are_called() -> None:
+    build = Build()
+    for number, name in enumerate(("tmp-xk", "tmp-qz", "tmp-ab"), start=1):
+        build.create(name, b"state %d" % number)
+        build.fsync(name)
+        rename = build.rename(name, "state")
+        on_line(build, "train.py:9", rename)
+        build.output(f"saved step={number}\n")
+    found = mended(search(build, "posix"))
+    assert (found.complete, found.smallest) == (True, True)
+    assert words(found.add) == ["fsync(the root directory) after #3 rename tmp-xk -> state x3"]
+
+
+def test_what_a_line_syncs_of_several_files_is_named() -> None:
+    """Of those that differ in numbers or in names made at random, the first."""
+    build = Build()
+    for number in (1, 2):
+        for name in ("weights", "moments", f"tmp-{number}{'xy'[number - 1]}"):
+            first = build.create(name) + 1
+            build.write(name, b"%d" % number)
+            on_line(build, "train.py:9", first)
+        build.fsync()
+        build.output(f"saved step={number}\n")
+        for name in ("weights", "moments"):
+            build.unlink(name)
+    stable = frozenset({b"weights", b"moments"})
+
+    def whole(state: State) -> bool:
+        tree = state.tree()
+        return (
+            state.outputs != 1
+            or state.place != 8
+            or all(tree.read(name) == b"1" for name in tree.entries)
+        )
+
+    trace = build.trace()
+    asked = Search(trace, "xfs", world_sees(trace), whole, names=stable)
+    found = mended(asked)
+    assert (found.complete, found.smallest) == (True, True)
+    after = "after #1 write weights (1 bytes at 0)"
+    files = "fsync(weights) and fsync(moments) and fsync(tmp-1x)"
+    assert words(found.add) == [f"{files} {after} x6"]
+
+
 def test_what_a_kill_breaks_no_fsync_mends() -> None:
     build = Build({"state": b"state 1"})
     build.truncate("state", 0)

@@ -248,6 +248,42 @@ def test_the_old_one_removed_before_the_new_one_is_renamed() -> None:
     assert findings(build) == [("unlink-before-rename", 9, "ckpt")]
 
 
+def numbered(*, beside: str = "", synced: bool = True) -> Build:
+    """Each save removes the numbered one before it; with another file written in between."""
+    build = Build()
+    for step in (2, 4):
+        if step == 4:
+            build.unlink("c-2")
+            build.fsync()
+        build.create("c.tmp", b"%d" % step)
+        build.fsync("c.tmp")
+        build.rename("c.tmp", f"c-{step}")
+        if beside:
+            build.create(f"{beside}.{step}", b"%d" % step)
+            if synced:
+                build.fsync(f"{beside}.{step}")
+        build.fsync()
+        build.output(f"saved step={step}")
+    return build
+
+
+@pytest.mark.parametrize("with_acks", [True, False])
+def test_the_only_one_of_a_series_removed_before_the_next_is_renamed(with_acks: bool) -> None:
+    build = numbered()
+    assert findings(build, with_acks=with_acks) == [("unlink-before-rename", 6, "c-2")]
+    assert lint(build.trace())[0].message == (
+        "c-2 was removed before #11 gave the new one the name c-4: between the two there is none; "
+        "first rename the new one, then remove the old one"
+    )
+    unsynced = numbered(beside="log", synced=False)
+    assert ("unlink-before-rename", 8, "c-2") in findings(unsynced, with_acks=with_acks)
+
+
+def test_a_removal_with_another_synced_file_beside_it_may_be_meant() -> None:
+    """A log's segment, say, whose content is in the database by then."""
+    assert findings(numbered(beside="other")) == []
+
+
 def in_place() -> Build:
     build = Build()
     build.create("ckpt")
@@ -263,6 +299,30 @@ def in_place() -> Build:
 def test_the_only_checkpoint_emptied_in_place() -> None:
     assert findings(in_place()) == [("truncate-in-place", 6, "ckpt")]
     assert findings(in_place(), with_acks=False) == [("truncate-in-place", 6, "ckpt")]
+
+
+def through_scratch(*, synced: bool, size: int = 50) -> Build:
+    """A scratch file is written, then copied to the one that is synced and renamed."""
+    build = Build()
+    build.create("scratch")
+    for step in range(2):
+        build.truncate("scratch", call="openat")
+        build.write("scratch", b"%d" % step * 50)
+        if synced:
+            build.fsync("scratch")
+        build.create("tmp", b"%d" % step * size)
+        build.fsync("tmp")
+        build.rename("tmp", "ckpt")
+        build.fsync()
+        build.output(f"saved step={step}")
+    return build
+
+
+def test_a_scratch_file_may_be_emptied() -> None:
+    assert findings(through_scratch(synced=False)) == []
+    # Where it was synced, or what was is shorter, it may be what the save consists of.
+    assert findings(through_scratch(synced=True)) == [("truncate-in-place", 10, "scratch")]
+    assert findings(through_scratch(synced=False, size=20)) == [("truncate-in-place", 9, "scratch")]
 
 
 def test_a_file_that_a_manifest_vouches_for_emptied_in_place() -> None:
