@@ -8,8 +8,10 @@ the first large blob to :meth:`Spool.flush`: nothing may fork in between.
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
+import mmap
 import os
 import queue
 import threading
@@ -21,6 +23,11 @@ from fault_injection import seccomp
 
 SMALL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
+# From here on a copy goes past the page cache, which the recorded program needs, and of which it
+# would take as much as that does. (The buffer must be aligned to a page then.)
+PAST_CACHE_BYTES = 4 << 20
+_BLOCK_BYTES = 4096
+_O_DIRECT = getattr(os, "O_DIRECT", 0)
 _THREADS = 2
 _SAMPLE_BYTES = 64  # of either end, by which blobs that may be equal are recognised
 _WAITING = 256  # how many blobs the threads may lag behind before the recording waits for them
@@ -222,7 +229,8 @@ class Spool:
 
     def _chunk(self) -> "ctypes.Array[ctypes.c_char]":
         if self._buffer is None:
-            self._buffer = ctypes.create_string_buffer(CHUNK_BYTES)
+            aligned = mmap.mmap(-1, CHUNK_BYTES)  # to a page
+            self._buffer = (ctypes.c_char * CHUNK_BYTES).from_buffer(aligned)
         return self._buffer
 
     def _new_file(self) -> tuple[str, int]:
@@ -247,7 +255,7 @@ class Spool:
         self._threads = []
 
     def _work(self) -> None:
-        buffer = memoryview(bytearray(CHUNK_BYTES))
+        buffer = memoryview(mmap.mmap(-1, CHUNK_BYTES))  # which begins at a page
         while (job := self._queue.get()) is not None:
             try:
                 self._make_blob(job, buffer)
@@ -309,20 +317,44 @@ def _copy(
 ) -> int:
     """Copy a piece of an open file to ``target`` (-1: nowhere); how many bytes there were."""
     copied = 0
+    past_cache = size >= PAST_CACHE_BYTES and target >= 0 and _switched(target, on=True)
     while copied < size:
         count = os.preadv(source, [buffer[: size - copied]], offset + copied)
         if count == 0:
             break
         if target >= 0:
-            write_whole(target, buffer[:count])
+            past_cache = past_cache and _written_past_cache(target, buffer[:count], copied)
+            if not past_cache:
+                write_whole(target, buffer[:count], offset=copied)
         if digest is not None:
             digest.update(buffer[:count])
         copied += count
     return copied
 
 
-def write_whole(fd: int, data: "bytes | memoryview") -> None:
-    """Write all of ``data``; raises OSError where the disk is full."""
+def _written_past_cache(target: int, data: memoryview, offset: int) -> bool:
+    """Write ``data`` so, or switch back to the common way and say that it is to be written."""
+    if len(data) % _BLOCK_BYTES == 0:
+        with contextlib.suppress(OSError):  # one that lasts shows itself in the common way
+            if os.pwrite(target, data, offset) == len(data):
+                return True
+    _switched(target, on=False)
+    return False
+
+
+def _switched(fd: int, *, on: bool) -> bool:
+    """Switch ``O_DIRECT`` on or off; whether that was possible."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | _O_DIRECT if on else flags & ~_O_DIRECT)
+        return _O_DIRECT != 0
+    return False
+
+
+def write_whole(fd: int, data: "bytes | memoryview", *, offset: int = -1) -> None:
+    """Write all of ``data``, from ``offset`` where it is given; OSError where the disk is full."""
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        count = os.write(fd, view) if offset < 0 else os.pwrite(fd, view, offset)
+        view = view[count:]
+        offset += count if offset >= 0 else 0

@@ -1,14 +1,18 @@
 """Blobs are kept on disk, once each, and a stored trace comes back as it was."""
 
+import errno
+import fcntl
 import hashlib
 import os
+import random
 import sys
 from pathlib import Path
 
 import pytest
 
+from fault_injection import spool as spool_module
 from fault_injection.labels import Labeller, label_name, stable_names
-from fault_injection.spool import SMALL_BYTES, Spool
+from fault_injection.spool import CHUNK_BYTES, SMALL_BYTES, Spool
 from fault_injection.trace import FileType, Kind, Node, Operation, Trace
 from fault_injection.tracestore import load_trace, save_trace
 
@@ -83,6 +87,43 @@ def test_memory_of_a_process_in_pieces(tmp_path: Path) -> None:
     whole = LARGE * 9 + LARGE[5:105]
     assert [t.key for t in (large, small)] == [sha(whole), sha(LARGE[5:105])]
     assert [t.key for t in prefixes] == [sha(whole[:7]), sha(whole[: SMALL_BYTES + 9]), sha(whole)]
+    spool.close()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_large_pieces_are_copied_past_the_page_cache_where_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    real = os.pwrite
+    past: list[bool] = []
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        past.append(bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT))
+        if past[-1] and not works:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(spool_module, "PAST_CACHE_BYTES", 0)
+    data = random.Random(1).randbytes(3 * CHUNK_BYTES + 4096 + 5)
+    (tmp_path / "source").write_bytes(data)
+    spool = Spool(str(tmp_path / "spool"))
+    tickets = [spool.add_file_later(os.open(tmp_path / "source", os.O_RDONLY), 0, len(data))]
+    spool.flush()
+    with open(tmp_path / "source", "rb") as source:
+        tickets.append(spool.add_file(source.fileno(), 3, 2 * CHUNK_BYTES))
+    spool.flush()
+    assert [t.key for t in tickets] == [sha(data), sha(data[3 : 2 * CHUNK_BYTES + 3])]
+    assert spool.read(tickets[0].key) == data
+    with open(tmp_path / "spool" / "blobs" / tickets[0].key, "rb") as blob:
+        flags = fcntl.fcntl(blob, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(blob, fcntl.F_SETFL, flags | os.O_DIRECT)
+        except OSError:
+            pytest.skip("the file system of the temporary files has no O_DIRECT")
+    # The last chunk, which is no whole block, is written in the common way.
+    once, again = [True] * 3 + [False], [True] * 2
+    assert past == once + again if works else past.count(True) == 2
     spool.close()
 
 
