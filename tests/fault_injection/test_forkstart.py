@@ -24,6 +24,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: su
 PRELOAD = ["numpy.random", "tempfile", "logging", "multiprocessing.resource_tracker", "asyncio"]
 
 
+@pytest.fixture(autouse=True)
+def started_as_its_children_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started in the C locale the interpreter takes UTF-8 for itself and asks its children for it
+    by LC_CTYPE, so that none of them would be started as this process was."""
+    if sys.flags.utf8_mode and os.environ.get("LC_CTYPE") == "C.UTF-8":
+        monkeypatch.delenv("LC_CTYPE")
+
+
 @pytest.fixture(scope="module")
 def remote() -> Iterator[Remote]:
     """A clean worker to fork from, of the environment that the programs get."""
