@@ -33,6 +33,7 @@ class Bounds:
     later_kill: int | None = 60
     third_kill: int | None = 120
     signal: int | None = 150
+    output_signal: int | None = 60
     error: int | None = 600
     rewind: int | None = None
     realfs: int | None = 200
@@ -48,6 +49,7 @@ EXHAUSTIVE = Bounds(
     later_kill=None,
     third_kill=None,
     signal=None,
+    output_signal=None,
     error=None,
     realfs=None,
 )
@@ -61,6 +63,7 @@ def gate_bounds(subject: Subject) -> Bounds:
         later_kill=10,
         third_kill=20,
         signal=24,
+        output_signal=12,
         error=120,
         rewind=8,
         realfs=60,
@@ -202,8 +205,10 @@ def double_layer(run: Run, killed: list[Outcome]) -> None:
 
 
 def signal_layer(run: Run) -> None:
-    """SIGTERM, SIGINT, SIGSTOP with SIGCONT."""
+    """SIGTERM, SIGINT, SIGSTOP with SIGCONT; the former two at outputs as well."""
     run.cases("signal", planning.signal_cases(run.subject, run.baseline), run.bounds.signal)
+    at_outputs = planning.output_signal_cases(run.subject, run.baseline)
+    run.cases("signal", at_outputs, run.bounds.output_signal, what="signal, at outputs")
 
 
 def error_layer(run: Run) -> None:

@@ -18,7 +18,14 @@ from harness.mutants import Mutant
 from harness.subjects import with_timeout
 
 BOUNDS = Bounds(
-    kill=None, second_kill=40, later_kill=12, third_kill=16, signal=18, realfs=None, rewind=8
+    kill=None,
+    second_kill=40,
+    later_kill=12,
+    third_kill=16,
+    signal=18,
+    output_signal=12,
+    realfs=None,
+    rewind=8,
 )
 TIMEOUT_S = 5.0
 
@@ -100,7 +107,7 @@ def _row(
     needed = claimed if "kill" in claimed or "double" not in claimed else ("kill", *claimed)
     if mutant.expect.get("signal") and not mutant.expect.get("kill"):
         # What only a signal shows may need one certain place: a sample could pass it by.
-        bounds = replace(bounds, signal=None)
+        bounds = replace(bounds, signal=None, output_signal=None)
     if mutant.subject.format == "tinyllm":
         # One save, the first with retention at work: there every mutant shows itself.
         retaining = (mutant.subject.keep_ckpts,)

@@ -250,20 +250,24 @@ def _killed_again(case: Case, places: Iterable[str]) -> list[Case]:
 
 
 def signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
-    """SIGTERM, SIGINT, and SIGSTOP with SIGCONT, at every place.
-
-    The former two at the outputs as well, most of which come between saves.
-    """
+    """SIGTERM, SIGINT, and SIGSTOP with SIGCONT, at every changing call."""
     cases = []
-    for place in baseline.with_outputs or baseline.places:
-        for name in SIGNALS:
-            fault = Fault(TriggerKind.CALL, place, ActionKind.SIGNAL, name)
-            cases.append(Case(subject.name, "signal", (fault,), place=f"{name}-{place}"))
-        if is_output(place):
-            continue
+    for place in baseline.places:
+        cases += _signalled(subject, place)
         fault = Fault(TriggerKind.CALL, place, ActionKind.PAUSE)
         cases.append(Case(subject.name, "signal", (fault,), place=f"SIGSTOP-{place}"))
     return cases
+
+
+def output_signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
+    """SIGTERM and SIGINT at every output, most of which come between saves."""
+    outputs = filter(is_output, baseline.with_outputs)
+    return [case for place in outputs for case in _signalled(subject, place)]
+
+
+def _signalled(subject: Subject, place: str) -> list[Case]:
+    faults = [Fault(TriggerKind.CALL, place, ActionKind.SIGNAL, name) for name in SIGNALS]
+    return [Case(subject.name, "signal", (f,), place=f"{f.detail}-{place}") for f in faults]
 
 
 def error_cases(subject: Subject, baseline: Baseline, *, saves: Sequence[int] | None) -> list[Case]:
