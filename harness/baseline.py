@@ -68,7 +68,7 @@ class Baseline:
     """What the uninterrupted run did. ``losses`` and ``promises`` are in order;
     ``shown`` has losses and acknowledgements together, with the operations that showed them.
 
-    ``places`` are those of the changing calls, ``with_outputs`` those of the outputs among them.
+    ``places`` are those of the changing calls, ``outputs`` those of the outputs that end a line.
 
     ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
     places up to the first loss after the i-th acknowledgement. ``threads`` is how many threads
@@ -95,7 +95,7 @@ class Baseline:
     notes: tuple[str, ...] = ()
     lints: tuple[LintFinding, ...] = ()
     loss_digits: int = 0
-    with_outputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def loss_index(self, step: int) -> int | None:
         """Where the loss of ``step`` first stands in ``losses``."""
@@ -426,5 +426,9 @@ def _describe(
         notes=notes,
         lints=lint(trace, acknowledged=_ack_operations(first)) if trace else (),
         loss_digits=fewest_digits(losses),
-        with_outputs=tuple(labelled.attempt.places),
+        outputs=tuple(
+            seen.place
+            for seen in labelled.attempt.seen
+            if is_output(seen.place) and seen.data.endswith(b"\n")
+        ),
     ), trace

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 from harness.baseline import Baseline
 from harness.cases import Case, kill_case, rewind_case
-from harness.observation import is_output
 from harness.runner import Behaviour, Outcome
 from harness.subjects import Subject
 from tinyllm.paths import step_name
@@ -260,9 +259,11 @@ def signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
 
 
 def output_signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
-    """SIGTERM and SIGINT at every output, most of which come between saves."""
-    outputs = filter(is_output, baseline.with_outputs)
-    return [case for place in outputs for case in _signalled(subject, place)]
+    """SIGTERM and SIGINT at every output, most of which come between saves.
+
+    At those that end a line: in the middle of one a handler's own words would tear it.
+    """
+    return [case for place in baseline.outputs for case in _signalled(subject, place)]
 
 
 def _signalled(subject: Subject, place: str) -> list[Case]:

@@ -113,7 +113,7 @@ def test_signals_strike_everywhere() -> None:
         "SIGINT-fsync-x#1",
         "SIGSTOP-fsync-x#1",
     ]
-    told = a_baseline(places=("fsync-x#1",), with_outputs=("output-stdout#1", "fsync-x#1"))
+    told = a_baseline(places=("fsync-x#1",), outputs=("output-stdout#1",))
     assert planning.signal_cases(SUBJECT, told) == cases
     assert [c.place for c in planning.output_signal_cases(SUBJECT, told)] == [
         "SIGTERM-output-stdout#1",
