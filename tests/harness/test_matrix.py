@@ -66,7 +66,13 @@ def run(
             executor=executor,
             progress=shown,
             bounds=replace(
-                BOUNDS, kill=kill, second_kill=24, later_kill=6, third_kill=8, signal=12
+                BOUNDS,
+                kill=kill,
+                second_kill=24,
+                later_kill=6,
+                third_kill=8,
+                signal=12,
+                output_signal=6,
             ),
         )
     return row

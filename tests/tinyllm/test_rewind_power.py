@@ -26,7 +26,7 @@ BACK_TO = "step-000004"
 # By one, where LATEST names what the next save replaces; by two, where another is given up.
 LAST = {"by one": (6,), "by two": (6, 8)}
 # Enough for every set of the renames; only the files being written have more.
-BOUND = 64
+BOUND = 16
 
 
 def ckpt_of(root: Path) -> Path:
