@@ -10,6 +10,10 @@ from fault_injection.trace import Trace
 
 Reads = Mapping[bytes, frozenset[str]]
 
+# How the reason for a bound ends that has to do with space on the disk.
+IN_THE_TREE, ON_THE_DISK = "in the tree", "on the tree's file system"
+FOR_WANT_OF_SPACE = (IN_THE_TREE, ON_THE_DISK)
+
 
 @dataclass(frozen=True, slots=True)
 class Command:

@@ -19,7 +19,7 @@ from fault_injection import processes, striking
 from fault_injection.aim import Aim
 from fault_injection.filetree import allocated_bytes
 from fault_injection.output import Kept
-from fault_injection.settings import Seen, Settings
+from fault_injection.settings import IN_THE_TREE, ON_THE_DISK, Seen, Settings
 from fault_injection.start import Started
 from fault_injection.striking import Striker, Watched
 
@@ -158,11 +158,11 @@ class Supervision:
             self.watched.bounded = f"more than {self._settings.process_limit} processes at once"
             self._striker.kill()
         elif self._free_bytes() < min(_RESERVE_BYTES, self._free_at_first // 20):
-            self.watched.bounded = "nearly no space left on the tree's file system"
+            self.watched.bounded = f"nearly no space left {ON_THE_DISK}"
             self._striker.kill()
         elif self._tree_is_too_large():
             limit = self._settings.tree_limit_bytes
-            self.watched.bounded = f"more than {limit:,} bytes in the tree"
+            self.watched.bounded = f"more than {limit:,} bytes {IN_THE_TREE}"
             self._striker.kill()
 
     def _tree_is_too_large(self) -> bool:

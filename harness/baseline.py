@@ -21,6 +21,7 @@ from fault_injection import forkimports
 from fault_injection.attempt import Attempt, Settings, run_attempt
 from fault_injection.forkstart import is_forkable
 from fault_injection.recorder import stable_names
+from fault_injection.settings import FOR_WANT_OF_SPACE
 from fault_injection.trace import Trace
 from harness import tinyllm_state
 from harness.artifacts import digests, matching
@@ -138,23 +139,27 @@ def run_baseline(
         if _difference(first, third) is None:
             notes.append(f"runs as a process, not as a fork: as a fork {difference}")
             second, forked, difference = third, False, None
-    if difference:
-        raise CannotJudge(
-            f"{subject.name}: the uninterrupted run is not deterministic: {difference}. Seed every "
-            "generator, use one thread, and keep times, paths and random names out of what is "
-            "compared; a resume cannot be judged before two uninterrupted runs agree"
-        )
+    _require_deterministic(subject, difference)
     names = _names_in_both(first, second)
     labelled = second
     if names is not None:
         # Some names are made at random. Places, and so the ids of cases and crash states, are those
         # of a run that was told which.
         labelled = _run(subject, scratch, number=3, fork=forked, names=names)
-        if _difference(first, labelled) is None:
-            first = labelled
+        _require_deterministic(subject, _difference(first, labelled))
+        first = replace(labelled, tree=first.tree)
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
     first = replace(first, tree=tree)
     return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))
+
+
+def _require_deterministic(subject: Subject, difference: str | None) -> None:
+    if difference is not None:
+        raise CannotJudge(
+            f"{subject.name}: the uninterrupted run is not deterministic: {difference}. Seed every "
+            "generator, use one thread, and keep times, paths and random names out of what is "
+            "compared; a resume cannot be judged before two uninterrupted runs agree"
+        )
 
 
 def _ack_operations(run: _Run) -> list[int]:
@@ -200,7 +205,7 @@ def _numbered_alike(events: Sequence[Event]) -> bool:
     before = steps[0] - 1
     if _about_one(acks[-1][0] - before, steps[-1] - before):
         return True
-    if len(acks) == 1 and len(set(steps)) == len(steps):
+    if len(acks) == 1:
         [(ack, last)] = acks
         return steps[0] < ack <= last
     advances = [
@@ -278,7 +283,7 @@ def _run(
     )
     if attempt.start_error:
         raise UsageError(f"{subject.name}: the program could not be started: {attempt.start_error}")
-    if attempt.bounded and _room_bytes(root) < ROOM_BYTES:
+    if attempt.bounded.endswith(FOR_WANT_OF_SPACE) and _room_bytes(root) < ROOM_BYTES:
         raise CannotJudge(
             f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}. One tree may "
             f"have no more here, since there is little room below {scratch.parent}; set TMPDIR to "

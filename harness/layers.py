@@ -206,7 +206,8 @@ def double_layer(run: Run, killed: list[Outcome]) -> None:
 
 def signal_layer(run: Run) -> None:
     """SIGTERM, SIGINT, SIGSTOP with SIGCONT; the former two at outputs as well."""
-    run.cases("signal", planning.signal_cases(run.subject, run.baseline), run.bounds.signal)
+    at_calls = planning.call_signal_cases(run.subject, run.baseline)
+    run.cases("signal", at_calls, run.bounds.signal)
     at_outputs = planning.output_signal_cases(run.subject, run.baseline)
     run.cases("signal", at_outputs, run.bounds.output_signal, what="signal, at outputs")
 

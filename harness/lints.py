@@ -24,7 +24,7 @@ Not covered: data that was never synced at all and never renamed (a log may be s
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from fault_injection.crash_states.describe import unnamed
@@ -219,13 +219,17 @@ def _meant_to_last(look: _Look, op: Operation, place: int) -> bool:
 
 def _unlink_before_rename(look: _Look) -> Iterator[Finding]:
     removed: dict[tuple[int, bytes], Operation] = {}
+    by_series: dict[tuple[int, bytes], list[Operation]] = {}
     for op in look.operations:
         if op.kind in (Kind.UNLINK, Kind.RMDIR):
             removed[op.parent, op.name] = op
+            by_series.setdefault((op.parent, _series(op.name)), []).append(op)
         elif op.kind is Kind.RENAME:
             old = removed.pop((op.new_parent, op.new_name), None)
             if old is None:
-                old = _numbered_before(look, op, removed.values())
+                earlier = by_series.get((op.new_parent, _series(op.new_name)), ())
+                still = [o for o in earlier if removed.get((o.parent, o.name)) is o]
+                old = _numbered_before(look, op, still)
             if old is None:
                 continue
             path = look.path(old.inode, old.index)
@@ -239,22 +243,21 @@ def _unlink_before_rename(look: _Look) -> Iterator[Finding]:
 
 
 def _numbered_before(
-    look: _Look, rename: Operation, removed: Collection[Operation]
+    look: _Look, rename: Operation, removed: Sequence[Operation]
 ) -> Operation | None:
-    """The only one of a numbered series, removed before a rename gave the next one its name."""
-    for old in sorted(removed, key=lambda op: -op.index):
-        is_next = (
-            old.parent == rename.new_parent
-            and _series(old.name) == _series(rename.new_name) != old.name
-            and not any(old.index < promise < rename.index for promise in look.promises)
-        )
-        if not is_next:
-            continue
+    """The only one of a numbered series, removed before a rename gave the next one its name.
+
+    ``removed`` are those of the series in the directory, in order.
+    """
+    for old in reversed(removed):
+        series = _series(old.name)
+        if series == old.name or any(old.index < p < rename.index for p in look.promises):
+            return None  # of the older ones it is true as well
         alike = [
             name
             for index in (old.index + 1, rename.index)
             for name in look.entries(old.parent, index)
-            if _series(name) == _series(old.name)
+            if _series(name) == series
         ]
         if not alike and _begun_after(look, rename.inode, old) and not _is_elsewhere(look, old):
             return old

@@ -58,10 +58,7 @@ def _smaller(case: Case, prepared: Prepared) -> Iterator[Case]:
     subject, baseline = prepared.subject, prepared.baseline
     if case.layer in ("signal", "error"):
         plan = (
-            [
-                *planning.signal_cases(subject, baseline),
-                *planning.output_signal_cases(subject, baseline),
-            ]
+            planning.signal_cases(subject, baseline)
             if case.layer == "signal"
             else planning.error_cases(subject, baseline, saves=None)
         )

@@ -138,10 +138,7 @@ def draw_cases(
     if "point" in faults and baseline.points:
         pools["point"] = planning.point_cases(subject, baseline)
     if "signal" in faults and baseline.places:
-        pools["signal"] = [
-            *planning.signal_cases(subject, baseline),
-            *planning.output_signal_cases(subject, baseline),
-        ]
+        pools["signal"] = planning.signal_cases(subject, baseline)
     if "error" in faults and subject.format == "tinyllm":
         pools["error"] = planning.error_cases(subject, baseline, saves=None)
     kinds = [kind for kind, pool in pools.items() if pool]

@@ -123,11 +123,13 @@ def between_saves(cases: Sequence[Case]) -> list[Case]:
 
     By then the line that was given up must be gone.
     """
-    names = [c.faults[-1].place.rpartition("#")[0] for c in cases]
-    saved = names.index("save.announced") if "save.announced" in names else len(names)
-    return [c for c, n in zip(cases[saved:], names[saved:], strict=True) if n == "step.reported"][
-        :1
-    ]
+    saved = False
+    for case in cases:
+        name = case.faults[-1].place.rpartition("#")[0]
+        if saved and name == "step.reported":
+            return [case]
+        saved |= name == "save.announced"
+    return []
 
 
 def rewind_kill_cases(base: Outcome) -> list[Case]:
@@ -222,24 +224,27 @@ def later_cases(outcomes: Iterable[Outcome], baseline: Baseline) -> list[Case]:
     Of each sequence of such calls once, and not of those with which the uninterrupted run ended.
     """
     cases = []
-    threads = baseline.threads > 1
-    uninterrupted = _kinds(baseline.places, in_order=True)
+    in_order = baseline.threads == 1
     seen: set[tuple[str, ...]] = set()
     for outcome in outcomes:
         if outcome.verdict != "pass" or not outcome.behaviours:
             continue
         later = outcome.behaviours[-1].later
-        kinds = _kinds(later, in_order=not threads)
-        usual = _kinds(uninterrupted[len(uninterrupted) - len(later) :], in_order=not threads)
+        kinds = _kinds(later, in_order=in_order)
+        usual = _kinds(_last(baseline.places, len(later)), in_order=in_order)
         if kinds != usual and kinds not in seen:
             seen.add(kinds)
             cases += _killed_again(outcome.case, later)
     return cases
 
 
+def _last(places: Sequence[str], count: int) -> Sequence[str]:
+    return places[max(0, len(places) - count) :]
+
+
 def _kinds(places: Sequence[str], *, in_order: bool) -> tuple[str, ...]:
     """Places without their ordinals, which count from the beginning of an attempt."""
-    kinds = [place.rpartition("#")[0] or place for place in places]
+    kinds = [place.rpartition("#")[0] for place in places]
     return tuple(kinds if in_order else sorted(kinds))
 
 
@@ -249,6 +254,11 @@ def _killed_again(case: Case, places: Iterable[str]) -> list[Case]:
 
 
 def signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
+    """Every signal, at the changing calls and at the outputs."""
+    return [*call_signal_cases(subject, baseline), *output_signal_cases(subject, baseline)]
+
+
+def call_signal_cases(subject: Subject, baseline: Baseline) -> list[Case]:
     """SIGTERM, SIGINT, and SIGSTOP with SIGCONT, at every changing call."""
     cases = []
     for place in baseline.places:

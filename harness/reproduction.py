@@ -231,7 +231,6 @@ def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
         yield from rewinds(prepared, "kill")
     if "signal" in wanted:
         yield from planning.signal_cases(subject, baseline)
-        yield from planning.output_signal_cases(subject, baseline)
     if "error" in wanted:
         yield from planning.error_cases(subject, baseline, saves=None)
     if "realfs" in wanted:

@@ -83,8 +83,9 @@ class _File:
         if done < len(data):
             if self._direct:
                 self._give_up()
-            write_all(self._fd, [data[done:]], path=self._path)
-            start_writeback(self._fd, offset_bytes=self.size_bytes, size_bytes=len(data))
+            rest = data[done:]
+            write_all(self._fd, [rest], path=self._path)
+            start_writeback(self._fd, offset_bytes=self.size_bytes + done, size_bytes=len(rest))
         self.size_bytes += len(data)
 
     def _give_up(self) -> None:

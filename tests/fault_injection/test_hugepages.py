@@ -50,4 +50,4 @@ def test_a_process_that_is_forked_often_is_laid_together_once(
     assert isinstance(plan, forkstart.Plan)
     for number in range(1, 12):
         forkstart.ready(plan)
-        assert len(made) == (number >= 6)
+        assert len(made) == (number >= forkstart._FORKS_BEFORE_HUGE_PAGES)

@@ -1,7 +1,6 @@
 """Blobs are kept on disk, once each, and a stored trace comes back as it was."""
 
 import errno
-import fcntl
 import hashlib
 import os
 import random
@@ -15,6 +14,7 @@ from fault_injection.labels import Labeller, label_name, stable_names
 from fault_injection.spool import CHUNK_BYTES, SMALL_BYTES, Spool
 from fault_injection.trace import FileType, Kind, Node, Operation, Trace
 from fault_injection.tracestore import load_trace, save_trace
+from tests.direct_io import DirectIo
 
 
 def sha(data: bytes) -> str:
@@ -94,11 +94,11 @@ def test_memory_of_a_process_in_pieces(tmp_path: Path) -> None:
 def test_large_pieces_are_copied_past_the_page_cache_where_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
-    real = os.pwrite
+    real, direct = os.pwrite, DirectIo(monkeypatch)
     past: list[bool] = []
 
     def pwrite(fd: int, data: memoryview, offset: int) -> int:
-        past.append(bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT))
+        past.append(direct.is_on(fd, data))
         if past[-1] and not works:
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(fd, data, offset)
@@ -115,12 +115,6 @@ def test_large_pieces_are_copied_past_the_page_cache_where_that_works(
     spool.flush()
     assert [t.key for t in tickets] == [sha(data), sha(data[3 : 2 * CHUNK_BYTES + 3])]
     assert spool.read(tickets[0].key) == data
-    with open(tmp_path / "spool" / "blobs" / tickets[0].key, "rb") as blob:
-        flags = fcntl.fcntl(blob, fcntl.F_GETFL)
-        try:
-            fcntl.fcntl(blob, fcntl.F_SETFL, flags | os.O_DIRECT)
-        except OSError:
-            pytest.skip("the file system of the temporary files has no O_DIRECT")
     # The last chunk, which is no whole block, is written in the common way.
     once, again = [True] * 3 + [False], [True] * 2
     assert past == once + again if works else past.count(True) == 2

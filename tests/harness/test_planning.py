@@ -114,11 +114,13 @@ def test_signals_strike_everywhere() -> None:
         "SIGSTOP-fsync-x#1",
     ]
     told = a_baseline(places=("fsync-x#1",), outputs=("output-stdout#1",))
-    assert planning.signal_cases(SUBJECT, told) == cases
+    assert planning.call_signal_cases(SUBJECT, told) == cases
     assert [c.place for c in planning.output_signal_cases(SUBJECT, told)] == [
         "SIGTERM-output-stdout#1",
         "SIGINT-output-stdout#1",
     ]
+    everywhere = planning.output_signal_cases(SUBJECT, told)
+    assert planning.signal_cases(SUBJECT, told) == [*cases, *everywhere]
 
 
 def rewound(baseline: Baseline = BASELINE) -> Outcome:

@@ -1,7 +1,6 @@
 """Writing past the page cache: the bytes, the calls, and file systems that know no such thing."""
 
 import errno
-import fcntl
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import explore
+from tests.direct_io import DirectIo
 from tests.tinyllm.checkpoints import make_ckpt, save, tree
 from tinyllm import pastcache
 from tinyllm.durable import Bytes, created_file, open_directory
@@ -47,21 +47,17 @@ def written(directory: Path, data: bytes, *, cuts: tuple[int, ...] = ()) -> byte
 class Calls:
     """``os.write``, each call with whether it was past the cache, and failing or cut on demand."""
 
+    direct: DirectIo
     fails: Callable[[bool], int] = lambda _: 0
     most_bytes: int = 1 << 30
     sizes: list[tuple[bool, int]] = field(default_factory=list)
 
     def write(self, fd: int, data: memoryview) -> int:
-        direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
-        if number := self.fails(direct):
+        past_cache = self.direct.is_on(fd, data)
+        if number := self.fails(past_cache):
             raise OSError(number, os.strerror(number))
-        data = data[: self.most_bytes]
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        if len(data) % BLOCK:  # no such write can be asked for, but one may end so
-            fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-        size = self.real(fd, data)
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
-        self.sizes.append((direct, size))
+        size = self.real(fd, data[: self.most_bytes])
+        self.sizes.append((past_cache, size))
         return size
 
     real = staticmethod(os.write)
@@ -69,28 +65,16 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
+    found = Calls(DirectIo(monkeypatch))
     monkeypatch.setattr(os, "write", found.write)
     monkeypatch.setattr(pastcache, "SMALL_BYTES", 0)
     return found
-
-
-@pytest.fixture
-def direct(tmp_path: Path) -> None:
-    """Only where the temporary files' file system has O_DIRECT."""
-    with open(tmp_path / "probe", "wb") as file:
-        flags = fcntl.fcntl(file, fcntl.F_GETFL)
-        try:
-            fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
-        except OSError:
-            pytest.skip("the file system of the temporary files has no O_DIRECT")
 
 
 SIZES = [1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1]
 SIZES += [3 * CHUNK_BYTES, 3 * CHUNK_BYTES + BLOCK + 5]
 
 
-@pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_whole_blocks_go_past_the_cache_and_the_end_does_not(
     tmp_path: Path, calls: Calls, size_bytes: int
@@ -118,8 +102,10 @@ def test_any_pieces_give_their_bytes(
         assert written(directory, data, cuts=tuple(min(c, size_bytes) for c in cuts)) == data
 
 
-def test_a_small_file_is_written_in_one_call(tmp_path: Path, calls: Calls) -> None:
-    pastcache.SMALL_BYTES = 8192  # what the fixture has set is undone with it
+def test_a_small_file_is_written_in_one_call(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pastcache, "SMALL_BYTES", 8192)
     data = content(8192)
     assert written(tmp_path, data) == data
     assert calls.sizes == [(False, 8192)]
@@ -137,20 +123,12 @@ def test_a_system_without_o_direct(
 def test_a_file_system_that_does_not_know_the_flag(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fcntl.fcntl
-
-    def refusing(fd: int, command: int, value: int = 0) -> int:
-        if command == fcntl.F_SETFL and value & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(fd, command, value)
-
-    monkeypatch.setattr(fcntl, "fcntl", refusing)
+    calls.direct = DirectIo(monkeypatch, known=False)
     data = content(CHUNK_BYTES + 5)
     assert written(tmp_path, data) == data
     assert not any(past for past, _ in calls.sizes)
 
 
-@pytest.mark.usefixtures("direct")
 def test_a_file_system_that_takes_the_flag_but_not_the_write(tmp_path: Path, calls: Calls) -> None:
     calls.fails = lambda past: errno.EINVAL if past else 0
     data = content(2 * CHUNK_BYTES + 5)
@@ -158,7 +136,6 @@ def test_a_file_system_that_takes_the_flag_but_not_the_write(tmp_path: Path, cal
     assert calls.sizes == [(False, CHUNK_BYTES), (False, CHUNK_BYTES), (False, 5)]
 
 
-@pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("most_bytes", [8 * BLOCK, BLOCK + 100])
 def test_a_short_write_is_continued(tmp_path: Path, calls: Calls, most_bytes: int) -> None:
     """Past the cache as long as it ends at a block, else in the common way."""
