@@ -41,10 +41,11 @@ class Settings:
     stderr. ``at_fault`` is called while the program is held at the fault, before it is hurt.
 
     Bounds: ``output_limit_bytes`` of each source are kept; ``leftover_grace_s`` is what children
-    have, after the program has ended, to end by themselves; more than ``process_limit`` processes
-    at once, nearly no space left where root is, or more than ``tree_limit_bytes`` below root (None:
-    no limit) ends the attempt; ``file_limit_bytes`` is the length a file may reach (RLIMIT_FSIZE;
-    None: no limit).
+    have, after the program has ended, to end by themselves, unless they are no more than
+    ``lasting``: command lines, with {root} for root, of those that did not in another run. More
+    than ``process_limit`` processes at once, nearly no space left where root is, or more than
+    ``tree_limit_bytes`` below root (None: no limit) ends the attempt; ``file_limit_bytes`` is the
+    length a file may reach (RLIMIT_FSIZE; None: no limit).
     """
 
     root: str
@@ -60,6 +61,7 @@ class Settings:
     at_fault: Callable[[], None] | None = None
     output_limit_bytes: int = 1 << 20
     leftover_grace_s: float = 2.0
+    lasting: tuple[str, ...] = ()
     process_limit: int = 512
     file_limit_bytes: int | None = None
     tree_limit_bytes: int | None = None

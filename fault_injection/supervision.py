@@ -12,7 +12,8 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fault_injection import processes, striking
@@ -278,7 +279,7 @@ class Supervision:
             left = processes.living(below)
             if not left:
                 break
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or self._will_last(left):
                 if not killed:
                     self.watched.left_behind = tuple(sorted(map(processes.describe, left)))
                 break
@@ -287,6 +288,14 @@ class Supervision:
         if not processes.kill_descendants(spare=self._spare, timeout_s=striking.KILL_TIMEOUT_S):
             names = ", ".join(map(processes.describe, self._striker.tree()))
             raise processes.DidNotDie(f"processes that did not die of SIGKILL: {names}")
+
+    def _will_last(self, left: Iterable[int]) -> bool:
+        """Whether only such processes are left as are known to outlive the program."""
+        lasting = Counter(self._settings.lasting)
+        if not lasting:
+            return False
+        root = self._settings.root
+        return Counter(processes.describe(pid).replace(root, "{root}") for pid in left) <= lasting
 
     def _drain(self) -> None:
         """Read what is left in the pipes; nobody writes any more."""

@@ -73,8 +73,9 @@ class Baseline:
 
     ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
     places up to the first loss after the i-th acknowledgement. ``threads`` is how many threads
-    and processes changed something; ``written_bytes`` what was written in all. ``step_files``
-    (tinyllm) has the sha256 of each step's files, by step and name.
+    and processes changed something; ``written_bytes`` what was written in all. ``lasting`` are the
+    command lines of processes that outlived the run. ``step_files`` (tinyllm) has the sha256 of
+    each step's files, by step and name.
     """
 
     losses: tuple[Event, ...]
@@ -91,6 +92,7 @@ class Baseline:
     fork: bool
     threads: int = 1
     written_bytes: int = 0
+    lasting: tuple[str, ...] = ()
     untraceable: str = ""
     step_files: dict[int, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -110,6 +112,7 @@ class _Run:
     final: dict[str, str]
     tree: dict[str, str]
     stable_names: frozenset[bytes] | None
+    lasting: tuple[str, ...]
 
 
 def run_baseline(
@@ -312,6 +315,7 @@ def _run(
         final=digests(root, subject.final, compare=subject.compare),
         tree=digests(root, ("**/*",), compare="bytes"),
         stable_names=names,
+        lasting=tuple(left.replace(str(root), ROOT) for left in attempt.left_behind),
     )
 
 
@@ -426,6 +430,7 @@ def _describe(
         fork=forked,
         threads=len({op.thread for op in trace.operations}) if trace else 1,
         written_bytes=sum(op.size for op in trace.operations if op.blob) if trace else 0,
+        lasting=labelled.lasting,
         untraceable=first.attempt.untraceable,
         step_files=tinyllm_state.step_files(trace) if subject.format == "tinyllm" and trace else {},
         notes=notes,

@@ -244,6 +244,7 @@ def settings(
         watch=subject.watched(),
         stable_names=baseline.stable_names,
         output_limit_bytes=OUTPUT_LIMIT_BYTES,
+        lasting=baseline.lasting,
         tree_limit_bytes=TREE_LIMIT_BYTES + 16 * baseline.written_bytes,
     )
 

@@ -361,6 +361,22 @@ def test_children_that_outlive_the_program_are_named_and_killed(tmp_path: Path) 
 
 
 @LINUX
+def test_children_that_are_known_to_last_are_not_waited_for(tmp_path: Path) -> None:
+    """All the others have their time, also one more of the same name."""
+    lasting = ("sleep 98.5",)
+    program = "exec 2>/dev/null; sleep 98.5 & "
+    attempt = shell(tmp_path, program, leftover_grace_s=20.0, lasting=lasting)
+    assert (attempt.exit_code, attempt.left_behind) == (0, lasting)
+    assert attempt.seconds < 10
+    late = program + "(sleep 0.1; echo late) & echo early"
+    attempt = shell(tmp_path, late, leftover_grace_s=20.0, lasting=lasting)
+    assert (attempt.stdout, attempt.left_behind) == (b"early\nlate\n", lasting)
+    twice = program + "sleep 98.5 & :"
+    attempt = shell(tmp_path, twice, leftover_grace_s=0.05, lasting=lasting)
+    assert attempt.left_behind == lasting * 2
+
+
+@LINUX
 def test_children_that_end_by_themselves_a_moment_later_are_no_fault(tmp_path: Path) -> None:
     attempt = shell(tmp_path, "(sleep 0.1; echo late) & echo early", leftover_grace_s=20.0)
     assert (attempt.exit_code, attempt.left_behind) == (0, ())
