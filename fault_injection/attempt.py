@@ -97,6 +97,7 @@ def _recorder(settings: Settings) -> "Recorder":
         watch=settings.watch,
         stable_names=settings.stable_names,
         observe_reads=settings.observe_reads,
+        follow_outputs=settings.follow_outputs,
     )
     if spool is not None:
         spool.flush()  # ends its thread: the fork comes next
@@ -153,6 +154,7 @@ def _result(
         reads=reads,
         overlay=recorder.overlay if recorder else None,
         removed=recorder.removed if recorder and settings.observe_reads else frozenset(),
+        redirected=recorder.redirected if recorder else False,
         left_behind=watched.left_behind,
         untraceable=watched.untraceable or (recorder.untraceable if recorder else ""),
         bounded=watched.bounded,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fault_injection import calls_content, calls_meta, calls_refused
-from fault_injection.calls_content import O_PATH
+from fault_injection.calls_content import O_PATH, STANDARD_STREAMS
 from fault_injection.procfs import AT_FDCWD, Location, View, fd_status, fd_text, signed
 from fault_injection.requests import Request
 from fault_injection.seccomp import Match, read_c_string, read_memory
@@ -283,10 +283,11 @@ REFUSING: dict[int, Decoder] = {
 }
 
 
-def notify_set(*, recording: bool) -> frozenset[int | Match]:
+def notify_set(*, recording: bool, outputs: bool = True) -> frozenset[int | Match]:
     """What the filter must name: what changes the tree; recording, also what cannot be followed.
 
-    An open that can change nothing, and an ioctl that is no file copy, run at full speed.
+    An open that can change nothing, and an ioctl that is no file copy, run at full speed; without
+    ``outputs`` so does a plain write to descriptor 1 or 2.
     """
     wanted: set[int | Match] = set(BY_NUMBER)
     changing = O_CREAT | O_TRUNC | O_TMPFILE_BIT
@@ -294,6 +295,10 @@ def notify_set(*, recording: bool) -> frozenset[int | Match]:
         if name in NUMBERS:
             wanted.discard(NUMBERS[name])
             wanted.add(Match(NUMBERS[name], bits=((argument, changing),)))
+    if not outputs:
+        wanted.discard(NUMBERS["write"])
+        differs = tuple((0, fd) for fd in STANDARD_STREAMS)
+        wanted.add(Match(NUMBERS["write"], differs=differs))
     wanted.discard(NUMBERS["ioctl"])
     wanted.update(calls_content.IOCTLS)
     if recording:

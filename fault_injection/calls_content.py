@@ -18,6 +18,7 @@ from fault_injection.syscalls import NUMBERS
 from fault_injection.trace import Kind
 
 O_PATH = 0o10000000  # the same on both machines
+STANDARD_STREAMS = (1, 2)  # the descriptors of stdout and stderr
 
 Arguments = tuple[int, int, int, int, int, int]
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fault_injection import calls, effects
+from fault_injection.calls_content import STANDARD_STREAMS
 from fault_injection.filetree import FileTree
 from fault_injection.labels import Labeller, stable_names
 from fault_injection.overlay import Overlay
@@ -30,6 +31,7 @@ from fault_injection.reads import NOTIFY as NOTIFY_READS
 from fault_injection.reads import Reads
 from fault_injection.requests import Request, refused
 from fault_injection.seccomp import Match, Notification
+from fault_injection.settings import BEFORE_ANY_CALL
 from fault_injection.spool import Spool
 from fault_injection.syscalls import NAMES
 from fault_injection.trace import Kind, Operation, Trace
@@ -74,8 +76,12 @@ class Recorder:
         watch: Sequence[str] = (),
         stable_names: frozenset[bytes] | None = None,
         observe_reads: bool = False,
+        follow_outputs: bool = True,
     ) -> None:
-        """``root`` must exist. Recording, the tree under it is stored as the durable start."""
+        """``root`` must exist. Recording, the tree under it is stored as the durable start, and
+        outputs have to be followed."""
+        if spool is not None and not follow_outputs:
+            raise ValueError("a trace holds the outputs: they are to be followed")
         path = os.path.realpath(os.fsencode(root))
         self._view = View(path)
         self._labels = Labeller(stable_names)
@@ -89,7 +95,12 @@ class Recorder:
         self._clock = 0
         self._moving: set[int] = set()  # threads that move or remove a directory
         self._why = ""
-        self.notify: frozenset[int | Match] = calls.notify_set(recording=spool is not None)
+        self._follows_outputs = follow_outputs
+        self._last_place = BEFORE_ANY_CALL
+        self.redirected = False  # whether a file of the tree stood for stdout or stderr
+        self.notify: frozenset[int | Match] = calls.notify_set(
+            recording=spool is not None, outputs=follow_outputs
+        )
         if spool is not None:
             tree = FileTree(path)
             tree.scan(spool)
@@ -132,7 +143,12 @@ class Recorder:
 
     def watch_output(self, fd: int, stream: str) -> None:
         """``fd`` is an end of the pipe that is the program's ``stream``, "stdout" or "stderr"."""
-        self._view.outputs[os.readlink(b"/proc/self/fd/%d" % fd)] = stream
+        if self._follows_outputs:
+            self._view.outputs[os.readlink(b"/proc/self/fd/%d" % fd)] = stream
+
+    def told(self, stream: str, data: bytes) -> None:
+        """Where outputs are not followed: what came out of the pipe before the next call."""
+        self._sightings.told(stream, data, self._last_place)
 
     # One call.
 
@@ -155,8 +171,10 @@ class Recorder:
             self._why = self._why or request.untraceable
         place = ""
         if request.verb and (request.inside or request.output):
-            place = self._labels.place(request.verb, request.label)
+            place = self._last_place = self._labels.place(request.verb, request.label)
         kind = request.kind
+        if kind is Kind.WRITE and request.fd in STANDARD_STREAMS:
+            self.redirected = True
         if kind in (Kind.RENAME, Kind.EXCHANGE, Kind.RMDIR) and _moves_a_directory(request):
             self._moving.add(tid)
         self._hold(request, notification, place)

@@ -91,14 +91,15 @@ if sys.platform == "linux":
 class Match:
     """Notify call ``number`` only when all of its tests hold.
 
-    ``bits``: pairs (argument, mask) of which at least one bit of the mask must be set; ``equals``:
-    pairs (argument, value). Only the lower 32 bits of an argument are looked at, which is where
-    flags and requests are.
+    ``bits``: pairs (argument, mask) of which at least one bit of the mask must be set; ``equals``
+    and ``differs``: pairs (argument, value). Only the lower 32 bits of an argument are looked at,
+    which is where flags, requests and descriptors are.
     """
 
     number: int
     bits: tuple[tuple[int, int], ...] = ()
     equals: tuple[tuple[int, int], ...] = ()
+    differs: tuple[tuple[int, int], ...] = ()
 
 
 class Notification(NamedTuple):
@@ -147,16 +148,17 @@ def _filter_program(notify: Collection[int | Match], machine: str) -> bytes:
             matches.setdefault(entry.number, []).append(entry)
     for number in sorted(matches):
         block: list[bytes] = []
-        for match in sorted(matches[number], key=lambda m: (m.bits, m.equals)):
-            tests = [(_JSET, *test) for test in match.bits]
-            tests += [(_JEQ, *test) for test in match.equals]
-            for done, (jump, argument, operand) in enumerate(tests):
+        for match in sorted(matches[number], key=lambda m: (m.bits, m.equals, m.differs)):
+            tests = [(_JSET, True, *test) for test in match.bits]
+            tests += [(_JEQ, True, *test) for test in match.equals]
+            tests += [(_JEQ, False, *test) for test in match.differs]
+            for done, (jump, wanted, argument, operand) in enumerate(tests):
                 # A failed test jumps past the tests that are left (two instructions each) and the
                 # return. Both machines are little-endian: the lower word comes first.
                 past = 2 * (len(tests) - done - 1) + 1
                 block += [
                     _instruction(_LD, _OFFSET_ARGS + 8 * argument),
-                    _instruction(jump, operand, 0, past),
+                    _instruction(jump, operand, *((0, past) if wanted else (past, 0))),
                 ]
             block.append(ret_notify)
         block.append(_instruction(_RET, _RET_ALLOW))

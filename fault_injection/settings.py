@@ -14,6 +14,8 @@ Reads = Mapping[bytes, frozenset[str]]
 IN_THE_TREE, ON_THE_DISK = "in the tree", "on the tree's file system"
 FOR_WANT_OF_SPACE = (IN_THE_TREE, ON_THE_DISK)
 
+BEFORE_ANY_CALL = "start"  # a place at which nothing strikes: see ``Seen``
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -38,7 +40,10 @@ class Settings:
     the start where it does not. ``supervise`` puts the program under seccomp; without it there are
     failpoints, pipes and times only, on any Unix. ``record_to`` is a directory for a full trace.
     ``watch`` are paths relative to root whose written bytes are observed besides stdout and
-    stderr. ``at_fault`` is called while the program is held at the fault, before it is hurt.
+    stderr. Without ``follow_outputs`` a write to stdout or stderr is no place at which a fault may
+    strike, and costs nothing: what was told is read before each call, which keeps its order for a
+    program of one thread, but not the order of stdout and stderr between two calls. ``at_fault`` is
+    called while the program is held at the fault, before it is hurt.
 
     Bounds: ``output_limit_bytes`` of each source are kept; ``leftover_grace_s`` is what children
     have, after the program has ended, to end by themselves, unless they are no more than
@@ -57,6 +62,7 @@ class Settings:
     observe_reads: bool = False
     report_points: bool = False
     watch: tuple[str, ...] = ()
+    follow_outputs: bool = True
     stable_names: frozenset[bytes] | None = None
     at_fault: Callable[[], None] | None = None
     output_limit_bytes: int = 1 << 20
@@ -84,7 +90,8 @@ class Seen:
     """Bytes that the world could see: ``source`` is "stdout", "stderr" or a watched path.
 
     ``operation`` is the index of the operation that showed them in the trace, or -1; ``place`` the
-    place of that call, empty when the attempt was not supervised.
+    place of that call, empty when the attempt was not supervised. Where outputs are not followed it
+    is that of the changing call before, or ``BEFORE_ANY_CALL``.
     """
 
     source: str
@@ -104,7 +111,8 @@ class Attempt:
     failpoints passed, ``places`` the changing calls under root and the outputs (``output-...``),
     ``name#n`` each, in order. ``reads``, ``removed`` and ``overlay`` (with ``observe_reads``) are
     what was asked of the starting tree, the directories of it that were listed and are gone, and
-    where what is there came from. ``left_behind`` are the command lines of processes that outlived
+    where what is there came from. ``redirected``: a file of the tree stood for stdout or stderr.
+    ``left_behind`` are the command lines of processes that outlived
     the main process and were killed. ``untraceable`` names the first call that cannot be recorded,
     and why. ``bounded`` says which bound ended the attempt, ``start_error`` why it never began.
     """
@@ -124,6 +132,7 @@ class Attempt:
     trace: Trace | None = None
     reads: Reads | None = None
     removed: frozenset[bytes] = frozenset()
+    redirected: bool = False
     overlay: Overlay | None = None
     left_behind: tuple[str, ...] = ()
     untraceable: str = ""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TASKS_BETWEEN_CHECKS = 32
 _TICK_S = 0.05
 _PAUSE_TICK_S = 0.001
+_OUTPUT_AT_ONCE_BYTES = 1 << 13  # an eighth of a pipe
 _RESERVE_BYTES = 256 << 20
 _LINE_LIMIT_BYTES = 1 << 16
 _READ_BYTES = 1 << 16
@@ -75,10 +76,14 @@ class Supervision:
         self._tasks_started = 0
         self._free_at_first = self._free_bytes()
         self._control = b""
+        self._output_bytes = 0
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], bool]] = {}
-        self._register(started.stdout, self._on_stdout)
-        self._register(started.stderr, self._on_stderr)
+        # To be woken for each output is dear. Where they are read before each call anyway, that
+        # and a look now and then is enough, until there is more than a pipe can hold meanwhile.
+        self._polls_outputs = False
+        if recorder is None or settings.follow_outputs:
+            self._poll_outputs()
         if started.listener >= 0:
             self._register(started.listener, self._on_call)
         if started.pidfd >= 0:
@@ -116,6 +121,19 @@ class Supervision:
         self._poller.register(fd, select.POLLIN)
         self._handlers[fd] = handler
 
+    def _poll_outputs(self) -> None:
+        if not self._polls_outputs:
+            self._polls_outputs = True
+            self._register(self._started.stdout, self._on_stdout)
+            self._register(self._started.stderr, self._on_stderr)
+
+    def _read_outputs(self) -> None:
+        before = self._output_bytes
+        self._on_stdout()
+        self._on_stderr()
+        if self._output_bytes - before > _OUTPUT_AT_ONCE_BYTES:
+            self._poll_outputs()
+
     def _unregister(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:
             self._poller.unregister(fd)
@@ -144,6 +162,8 @@ class Supervision:
             self._striker.kill()
         elif now >= self._tick_s:
             self._tick_s = now + _TICK_S
+            if not self._polls_outputs:
+                self._read_outputs()
             self._check_bounds()
 
     def _free_bytes(self) -> int:
@@ -186,9 +206,13 @@ class Supervision:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return True
+        self._output_bytes += len(data)
         part = kept.add(data)
         if part and self._recorder is None:
             self.watched.chunks.append(Seen(source, part))
+        elif part and not self._settings.follow_outputs:
+            assert self._recorder is not None
+            self._recorder.told(source, part)
         return bool(data)
 
     def _on_handshake(self) -> bool:
@@ -253,6 +277,8 @@ class Supervision:
             seccomp.respond_continue(self._started.listener, note.id)
             return True
         assert self._recorder is not None
+        if not self._settings.follow_outputs:
+            self._read_outputs()
         call = self._recorder.on_call(note)
         if call.untraceable and not self.watched.untraceable:
             self.watched.untraceable = call.untraceable
@@ -269,6 +295,7 @@ class Supervision:
 
     def _settle(self) -> None:
         """Give children a moment to end by themselves, then kill them and everything below."""
+        self._poll_outputs()
         killed = self._striker.was_killed()
         grace_s = 0.0 if killed else self._settings.leftover_grace_s
         deadline = time.monotonic() + grace_s

@@ -26,7 +26,8 @@ LIMIT_BYTES = 16 << 20  # of one call, and of what is compared when a watched fi
 class _Sighting:
     source: str
     data: bytes
-    pending: Pending
+    place: str
+    pending: Pending | None = None
     index: int = -1
 
 
@@ -65,7 +66,7 @@ class Sightings:
                 data = _news(request)
         except OSError:
             return
-        self._taken[request.tid] = _Sighting(source, data, pending)
+        self._taken[request.tid] = _Sighting(source, data, pending.place, pending)
 
     def happened(self, pending: Pending) -> None:
         """The call was let run, or answered in its place."""
@@ -77,6 +78,10 @@ class Sightings:
         if sighting.data:
             self._seen.append(sighting)
 
+    def told(self, source: str, data: bytes, place: str) -> None:
+        """The program wrote ``data`` after the call of ``place``, by a call that was not seen."""
+        self._seen.append(_Sighting(source, data, place))
+
     def number(self, done: Iterable[Pending]) -> None:
         """Give each sighting its operation's index, and take back what did not happen after all."""
         index: dict[int, int] = {}
@@ -86,7 +91,7 @@ class Sightings:
             index[id(pending)] = count - 1
         kept: list[_Sighting] = []
         for sighting in self._seen:
-            drafts = sighting.pending.drafts
+            drafts = sighting.pending.drafts if sighting.pending else None
             if not drafts:
                 continue
             sighting.index = index[id(sighting.pending)]
@@ -97,7 +102,7 @@ class Sightings:
 
     def listed(self) -> list[tuple[str, bytes, int, str]]:
         """Source, bytes, operation index and place of each, in order."""
-        return [(s.source, s.data, s.index, s.pending.place) for s in self._seen]
+        return [(s.source, s.data, s.index, s.place) for s in self._seen]
 
 
 def _memory(request: Request) -> bytes:

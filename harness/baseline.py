@@ -42,7 +42,7 @@ from harness.observation import (
     odd_step,
 )
 from harness.scratch import emptied
-from harness.subjects import ROOT, Pattern, Subject
+from harness.subjects import ROOT, Pattern, Subject, is_stream
 
 FIRST_TIMEOUT_S = 600.0
 TAIL_LINES = 12
@@ -97,6 +97,7 @@ class Baseline:
     step_files: dict[int, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lints: tuple[LintFinding, ...] = ()
+    follow_outputs: bool = True
     loss_digits: int = 0
     outputs: tuple[str, ...] = ()
 
@@ -410,6 +411,15 @@ def _difference(a: _Run, b: _Run) -> str | None:
     return None
 
 
+def _order_needs_following(run: _Run, subject: Subject) -> bool:
+    """Whether it takes more than reading the pipes before each call to know what was told when."""
+    trace = run.attempt.trace
+    patterns = (subject.losses, subject.acknowledged)
+    streams = {p.source for p in patterns if p is not None and is_stream(p.source)}
+    several = trace is None or len({op.thread for op in trace.operations}) > 1
+    return several or run.attempt.redirected or len(streams) > 1
+
+
 def _describe(
     first: _Run, labelled: _Run, *, subject: Subject, forked: bool, notes: tuple[str, ...]
 ) -> tuple[Baseline, Trace | None]:
@@ -431,6 +441,7 @@ def _describe(
         threads=len({op.thread for op in trace.operations}) if trace else 1,
         written_bytes=sum(op.size for op in trace.operations if op.blob) if trace else 0,
         lasting=labelled.lasting,
+        follow_outputs=_order_needs_following(first, subject),
         untraceable=first.attempt.untraceable,
         step_files=tinyllm_state.step_files(trace) if subject.format == "tinyllm" and trace else {},
         notes=notes,

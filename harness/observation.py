@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fault_injection.attempt import Attempt, Seen
+from fault_injection.settings import BEFORE_ANY_CALL
 from harness.errors import UsageError
 from harness.report.clean import one_line
 from harness.subjects import ROOT, Pattern, Subject
@@ -135,7 +136,7 @@ def is_output(place: str) -> bool:
 
 def _positions(places: Sequence[str]) -> dict[str, int]:
     """For each place how many changing calls were made up to it, itself included."""
-    counted = {}
+    counted = {BEFORE_ANY_CALL: 0}
     changing = 0
     for place in places:
         changing += not is_output(place)

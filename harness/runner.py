@@ -242,6 +242,9 @@ def settings(
         record_to=record_to,
         report_points=fault is None,
         watch=subject.watched(),
+        follow_outputs=record_to is not None
+        or baseline.follow_outputs
+        or (fault is not None and is_output(fault.place)),
         stable_names=baseline.stable_names,
         output_limit_bytes=OUTPUT_LIMIT_BYTES,
         lasting=baseline.lasting,

@@ -1,12 +1,13 @@
 """Kill-and-resume cases a second: through the fork server, and with a process for each attempt."""
 
+import time
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
 from harness import planning, tasks
 from harness.baseline import Baseline
-from harness.benchmarks.figures import Figure, Pair, median, paired
+from harness.benchmarks.figures import Figure, Pair, median
 from harness.benchmarks.sizes import Setting
 from harness.cases import Case
 from harness.errors import CannotJudge
@@ -16,6 +17,7 @@ from harness.workers import worker_pool
 
 ADAMW_TARGET, NUMPY_TARGET, TORCH_TARGET = 12.0, 10.0, 10.0
 _TORCH_CASES = 6  # each takes seconds as processes
+_IN_TURN = 6
 
 
 def kills(setting: Setting) -> list[Figure]:
@@ -46,26 +48,28 @@ def _rates(name: str, path: Path, most: int, *, target: float) -> Figure:
 
 
 def _both_ways(executor: Executor, subject: Subject, baseline: Baseline, cases: list[Case]) -> Pair:
-    """Each case as forks and as processes, in turn; the first of each kind is not counted."""
-    slow = replace(baseline, fork=False)
-    firsts: list[float] = []
-    seconds: list[float] = []
-    for number, case in enumerate([cases[0], *cases]):
-        pair = paired(
-            lambda case=case: _run(executor, subject, baseline, case),  # type: ignore[misc]
-            lambda case=case: _run(executor, subject, slow, case),  # type: ignore[misc]
-            rounds=1,
-        )
-        if number:
-            firsts += pair.first_s
-            seconds += pair.second_s
-    return Pair(tuple(firsts), tuple(seconds))
+    """Each case as forks and as processes. The first of each kind is not counted.
+
+    They take turns by a few cases at a time: forks run one after another where they are used, and
+    find what they need in the processor's caches, which starting processes fill with other things.
+    """
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    blocks = [cases[begin : begin + _IN_TURN] for begin in range(0, len(cases), _IN_TURN)]
+    for number, block in enumerate([cases[:1], *blocks]):
+        for fork in (True, False):
+            seconds = [
+                _seconds(executor, subject, replace(baseline, fork=fork), case) for case in block
+            ]
+            taken[fork] += seconds if number else []
+    return Pair(tuple(taken[True]), tuple(taken[False]))
 
 
-def _run(executor: Executor, subject: Subject, baseline: Baseline, case: Case) -> None:
+def _seconds(executor: Executor, subject: Subject, baseline: Baseline, case: Case) -> float:
+    began = time.perf_counter()
     outcome = executor.submit(tasks.case_task, subject, baseline, case).result()
     if outcome.verdict != PASS:
         raise CannotJudge(f"{case.id} ended {outcome.verdict}: {outcome.message}")
+    return time.perf_counter() - began
 
 
 def rate_figure(name: str, subject: str, pair: Pair, *, target: float, baseline_s: float) -> Figure:

@@ -163,6 +163,7 @@ def test_conditions_on_arguments(started: list[Supervised]) -> None:
         Match(N["mmap"], bits=((2, 2), (3, 1))),
         Match(N["ioctl"], equals=((1, 0x1234),)),
         Match(N["ioctl"], equals=((1, 0x5678),), bits=((2, 4),)),
+        Match(N["lseek"], differs=((2, 1), (2, 2)), equals=((1, 7),)),
     }
     one = start(
         started,
@@ -178,16 +179,24 @@ for request, argument in ((0x1235, 4), (0x1234, 0), (0x5678, 3), (0x5678, 6)):
         fcntl.ioctl(f, request, argument)
     except OSError:
         pass
+for offset, whence in ((7, 1), (7, 2), (8, 0), (7, 0)):
+    os.lseek(f, offset, whence)
 os.open("/dev/null", os.O_WRONLY | os.O_TRUNC)
 """,
     )
     seen = []
-    for _ in range(4):
+    for _ in range(5):
         note = one.next()
         seen.append((syscalls.NAMES[note.nr], note.args[1] if note.nr == N["ioctl"] else 0))
         seccomp.respond_continue(one.listener, note.id)
     assert one.end()[0] == 0
-    assert seen == [("mmap", 0), ("ioctl", 0x1234), ("ioctl", 0x5678), ("openat", 0)]
+    assert seen == [
+        ("mmap", 0),
+        ("ioctl", 0x1234),
+        ("ioctl", 0x5678),
+        ("lseek", 0),
+        ("openat", 0),
+    ]
 
 
 def test_memory_is_read_up_to_the_last_page(started: list[Supervised]) -> None:
