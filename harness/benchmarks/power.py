@@ -52,26 +52,34 @@ class Explored:
 
 
 def power(setting: Setting) -> list[Figure]:
-    """One save of ``adamw`` under all four models, and how fast its states are judged.
+    """One save of ``adamw`` under all four models, and how fast the states of a save are judged.
 
-    The rate is also that of ``file-tokenizer``, whose save has the most files: the more states, the
-    fewer of them must be run.
+    A rate is bound by what must be run. tinyllm reads its progress file and clears leftovers away,
+    so that much of what a crash leaves shows (``adamw``; ``file-tokenizer`` has the most files); a
+    trainer that reads its checkpoint and no more takes two runs for the torch example, and four
+    for a checkpoint of several files.
     """
-    found, _ = _one_save(setting, "adamw", jobs=setting.jobs, starts=0)
+    [adamw] = discover([setting.configs / "adamw.json"])
+    [files] = discover([setting.configs / "file-tokenizer.json"])
+    [torch] = discover([setting.configs / "subjects" / "torch-trainer" / "subject.toml"])
+    shards = many_files(2 * setting.sizes.files, SMALL_FILE_BYTES, steps=2, with_torch=True)
+    found, _ = _one_save(adamw, jobs=setting.jobs, starts=0)
     rates = [
         rate_figure(
-            f"power-rate{suffix}", name, *_one_save(setting, name, jobs=1, starts=PROCESSES)
+            f"power-rate{suffix}", subject.name, *_one_save(subject, jobs=1, starts=PROCESSES)
         )
-        for name, suffix in (("adamw", ""), ("file-tokenizer", "-files"))
+        for suffix, subject in (
+            ("", adamw),
+            ("-files", files),
+            ("-torch", torch),
+            ("-shards", shards),
+        )
     ]
     return [exploration_figure(found, jobs=setting.jobs), *rates]
 
 
-def _one_save(
-    setting: Setting, config: str, *, jobs: int, starts: int
-) -> tuple[Explored, tuple[float, ...]]:
-    """Explore a save of a smoke config, from cold; and the seconds of ``starts`` processes."""
-    [subject] = discover([setting.configs / f"{config}.json"])
+def _one_save(subject: Subject, *, jobs: int, starts: int) -> tuple[Explored, tuple[float, ...]]:
+    """Explore a save of a subject, from cold; and the seconds of ``starts`` processes."""
     save = max(1, subject.keep_ckpts)  # the first with retention at work
     with worker_pool(jobs, env=dict(subject.env)) as (executor, temp):
         subject, baseline = _baseline(subject, executor, temp, jobs=jobs)
@@ -171,12 +179,18 @@ def _of_files(
         return found, executor.submit(peak_bytes).result()
 
 
-def many_files(files: int, size_bytes: int, steps: int) -> Subject:
-    """The correct trainer with as many files a checkpoint, ``size_bytes`` each."""
-    words = ("python", str(MANY_FILES), "{root}", str(files), str(size_bytes), str(steps))
+def many_files(files: int, size_bytes: int, steps: int, *, with_torch: bool = False) -> Subject:
+    """The correct trainer with as many files a checkpoint, ``size_bytes`` each.
+
+    ``with_torch``: it imports torch first, as trainers do.
+    """
+    words: tuple[str, ...] = ("python", str(MANY_FILES), "{root}")
+    words += (str(files), str(size_bytes), str(steps), *(["torch"] if with_torch else []))
     return checked(
         Subject(
             name=f"many-files-{files}",
+            preload=("torch",) if with_torch else (),
+            env=(("OMP_NUM_THREADS", "1"),) if with_torch else (),
             train=words,
             resume=words,
             cwd=str(MANY_FILES.parent),

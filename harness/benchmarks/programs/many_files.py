@@ -1,12 +1,14 @@
 """A correct trainer whose checkpoint has as many files, and as large ones, as it is told.
 
-    python many_files.py DIRECTORY FILES SIZE_BYTES STEPS
+    python many_files.py DIRECTORY FILES SIZE_BYTES STEPS [torch]
 
 Each step saves: every file into a temporary directory, synced, then a manifest, a rename, and the
-pointer. A start verifies the checkpoint that the pointer names and goes on from it.
+pointer. A start verifies the checkpoint that the pointer names and goes on from it. With ``torch``
+that is imported first, which is what the start of a trainer mostly is.
 """
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -83,6 +85,8 @@ def verified(root: str) -> int:
 
 def main() -> None:
     root = sys.argv[1]
+    if sys.argv[5:] == ["torch"]:
+        importlib.import_module("torch")
     files, size_bytes, steps = (int(word) for word in sys.argv[2:5])
     for step in range(verified(root) + 1, steps + 1):
         print(f"step={step} loss={1 / step!r}", flush=True)
