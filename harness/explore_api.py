@@ -20,8 +20,9 @@ from pathlib import Path
 
 from fault_injection import leftovers, pylayout, seccomp
 from fault_injection.crash_states import DEFAULT_BOUND, MODELS
+from harness.checking import Plan
 from harness.errors import CannotJudge, UsageError, no_room
-from harness.exploring import Count, Explored, Plan, Violation, explored
+from harness.exploring import Count, Explored, Violation, explored
 from harness.isolated import in_fork
 from harness.report.clean import printable
 from harness.scratch import emptied, removed
@@ -40,8 +41,8 @@ class Exploration:
     """What was found. ``violations`` are the failing states, the smallest first, by model.
 
     Only the simplest are explained (``needs``), and only the first are kept where there are very
-    many: ``counts`` has the true numbers. ``checks`` is how often the check ran, which is once for
-    each distinct state of all models together; ``operations`` what the workload did.
+    many: ``counts`` has the true numbers. ``checks`` is how often the check ran; ``operations``
+    what the workload did.
     """
 
     violations: tuple[Violation, ...]
@@ -92,6 +93,7 @@ def explore(
     bound: int = DEFAULT_BOUND,
     root: str | os.PathLike[str] | None = None,
     timeout_s: float = 30.0,
+    equal_reads: bool = True,
 ) -> Exploration:
     """Record ``workload(root)`` once and run ``check(root)`` on every state a power loss may leave.
 
@@ -104,7 +106,9 @@ def explore(
     empty or does not exist (default: one in memory), left as it was. ``bound`` is the number of
     sets of durable operations that are tried at one crash place before they are sampled by
     ``seed``; ``counts`` says where that happened. ``timeout_s`` bounds setup, workload and each
-    check.
+    check. A state that answers alike all that a check asked of another (which names, whose content)
+    is judged alike without a run, but for a sample; ``equal_reads=False`` runs the check on every
+    distinct state.
 
     Raises UsageError for wrong arguments, CannotJudge, naming the reason, when the workload cannot
     be traced, fails by itself, or changes nothing; and what setup raises.
@@ -132,6 +136,7 @@ def explore(
             root=tree,
             spool=work / "spool",
             timeout_s=timeout_s,
+            equal_reads=equal_reads,
         )
         ended = in_fork(lambda beat: explored(plan, beat), silence_s=timeout_s + _SLACK_S)
     if ended.error is not None:

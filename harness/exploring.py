@@ -1,64 +1,38 @@
 """What ``explore`` does in its child: set up, record, enumerate, check, explain.
 
-Each distinct state is checked once, in a fork of its own: the state's tree lies at the path at
-which the workload ran, because programs remember absolute paths. A state is known by its tree, and
-by what had been printed where the check asks for that; all models share what is known.
+Each distinct state is checked, in a fork of its own where it is not known what comes of it
+(:mod:`harness.checking`): the state's tree lies at the path at which the workload ran, because
+programs remember absolute paths. A state is known by its tree, and by what had been printed where
+the check asks for that; all models share what is known.
 """
 
 import os
 import sys
-import sysconfig
-import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from fault_injection import hugepages
 from fault_injection.attempt import Attempt, Command, Settings, run_attempt
 from fault_injection.crash_states import (
-    LayoutError,
     PlaceCount,
     State,
     VisibleTree,
     cause_of,
     enumerate_states,
-    materialize,
 )
 from fault_injection.crash_states.describe import operation_words
 from fault_injection.crash_states.space import space_of
 from fault_injection.trace import FileType, Kind, Trace
+from harness.checking import Checks, Plan, Printed, Unsteady
 from harness.errors import CannotJudge
-from harness.isolated import in_fork
 from harness.power.reasons import reason_of
 from harness.report.clean import one_line, printable
 from harness.report.timeline import Step, Timeline, as_text
-from harness.scratch import emptied
 from harness.state_timeline import steps_of
 
 MAX_VIOLATIONS = 200  # of one model; all are counted
 MAX_EXPLAINED = 6  # of one model, the smallest
 MAX_LEFT = 8
-_BEAT_EVERY_S = 0.5
-_CHECKS_BEFORE_HUGE_PAGES = 32  # many checks are many forks, of a process that may have much loaded
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _CHANGES_NOTHING = (Kind.OUTPUT, Kind.META, Kind.FSYNC, Kind.FDATASYNC, Kind.SYNC)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to explore. ``told``: the check takes the printed lines as a second argument."""
-
-    setup: Callable[[Path], object] | None
-    workload: Callable[[Path], object]
-    check: Callable[..., object]
-    told: bool
-    models: tuple[str, ...]
-    seed: int
-    bound: int
-    root: Path
-    spool: Path
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,96 +109,20 @@ class Explored:
     operations: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrong:
-    """What a check said of a state that it did not like."""
-
-    error: str
-    traceback: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Printed:
-    """The ``lines`` on stdout; operation ``ends[k]`` completed all up to number ``counts[k]``."""
-
-    ends: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
-    lines: tuple[str, ...] = ()
-
-    def by(self, state: State) -> tuple[str, ...]:
-        """What had been printed before the crash."""
-        return self.lines[: self.counts[state.outputs - 1]] if state.outputs else ()
-
-
-@dataclass(slots=True)
-class _Checks:
-    """The check, remembered by state."""
-
-    plan: Plan
-    printed: _Printed
-    beat: Callable[[], None]
-    known: dict[tuple[str, int], _Wrong | None] = field(default_factory=dict)
-    heard_s: float = 0.0
-
-    def wrong(self, state: State) -> _Wrong | None:
-        """What is wrong with a state, or None."""
-        if time.monotonic() - self.heard_s > _BEAT_EVERY_S:
-            self.beat()
-            self.heard_s = time.monotonic()
-        if state.identity not in self.known:
-            self.known[state.identity] = self._checked(state)
-        return self.known[state.identity]
-
-    def is_good(self, state: State) -> bool:
-        """Whether the check passes."""
-        return self.wrong(state) is None
-
-    def _checked(self, state: State) -> _Wrong | None:
-        plan = self.plan
-        try:
-            materialize(state.tree(), str(emptied(plan.root)))
-        except LayoutError as error:
-            raise CannotJudge(f"a crash state cannot be laid out: {error}") from error
-        told = list(self.printed.by(state))
-        if len(self.known) == _CHECKS_BEFORE_HUGE_PAGES:
-            hugepages.collapse()
-        ended = in_fork(lambda _: _asked(plan, told), silence_s=plan.timeout_s)
-        self.beat()
-        if ended.problem:
-            return _Wrong(f"the check {ended.problem}")
-        return ended.value
-
-
-def _asked(plan: Plan, told: list[str]) -> _Wrong | None:
-    try:
-        answer = plan.check(plan.root, told) if plan.told else plan.check(plan.root)
-        if answer is None or answer:
-            return None
-    except BaseException as error:
-        said = "".join(traceback.format_exception(error))
-        return _Wrong(_in_a_line(error), printable(said, limit=20_000))
-    return _Wrong(f"the check returned {answer!r}")
-
-
-def _in_a_line(error: BaseException) -> str:
-    """The exception, and the last line that is neither the library's nor an installed package's."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)] or frames
-    message = str(error).strip() or (own[-1].line or "" if own else "")
-    first = f": {message.splitlines()[0]}" if message else ""
-    name = os.path.basename(own[-1].filename) if own else ""
-    where = f"   at {name}:{own[-1].lineno} {own[-1].name}()" if own else ""
-    return f"{type(error).__name__}{first}{where}"
-
-
 def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
     """All of it. Raises CannotJudge, and what setup raises."""
     if plan.setup is not None:
         plan.setup(plan.root)
         beat()
     trace = _recorded(plan)
-    printed = _printed(trace) if plan.told else _Printed()
-    checks = _Checks(plan, printed, beat)
+    printed = _printed(trace) if plan.told else Printed()
+    try:
+        return _explored(plan, trace, Checks(plan, printed, beat, equal_reads=plan.equal_reads))
+    except Unsteady:
+        return _explored(plan, trace, Checks(plan, printed, beat, equal_reads=False))
+
+
+def _explored(plan: Plan, trace: Trace, checks: Checks) -> Explored:
     counts: list[tuple[str, Count]] = []
     violations: list[tuple[int, int, Violation]] = []
     for number, model in enumerate(plan.models):
@@ -234,11 +132,11 @@ def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
             violation = _violation(state, checks, explain=position < MAX_EXPLAINED)
             violations.append((size, number, violation))
     violations.sort(key=lambda one: one[:2])
-    words = operation_words(space_of(trace, plan.models[0], printed.ends).history)
+    words = operation_words(space_of(trace, plan.models[0], checks.printed.ends).history)
     return Explored(
         violations=tuple(violation for _, _, violation in violations),
         counts=tuple(counts),
-        checks=len(checks.known),
+        checks=checks.ran,
         operations=tuple(words),
     )
 
@@ -282,7 +180,7 @@ def _why_not(attempt: Attempt, plan: Plan) -> str:
     return ""
 
 
-def _printed(trace: Trace) -> _Printed:
+def _printed(trace: Trace) -> Printed:
     ends: list[int] = []
     counts: list[int] = []
     lines: list[str] = []
@@ -294,11 +192,11 @@ def _printed(trace: Trace) -> _Printed:
                 lines += [line.decode("utf-8", "backslashreplace") for line in whole]
                 ends.append(op.index)
                 counts.append(len(lines))
-    return _Printed(tuple(ends), tuple(counts), tuple(lines))
+    return Printed(tuple(ends), tuple(counts), tuple(lines))
 
 
 def _failing(
-    plan: Plan, trace: Trace, model: str, checks: _Checks
+    plan: Plan, trace: Trace, model: str, checks: Checks
 ) -> tuple[Count, list[tuple[int, State]]]:
     """The model's failing states with their sizes, the smallest first, and the counts."""
     places: list[PlaceCount] = []
@@ -317,7 +215,7 @@ def _failing(
     return count, failing[:MAX_VIOLATIONS]
 
 
-def _violation(state: State, checks: _Checks, *, explain: bool) -> Violation:
+def _violation(state: State, checks: Checks, *, explain: bool) -> Violation:
     wrong = checks.wrong(state)
     assert wrong is not None
     reason = reason_of(state, cause_of(state, checks.is_good) if explain else None)

@@ -152,10 +152,7 @@ def _drain(pipe: int, received: bytearray) -> bool:
 
 def _decoded(data: bytes, status: int) -> Ended[T]:
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        with contextlib.suppress(ValueError):
-            return Ended(problem=f"was killed by {signal.Signals(number).name}")
-        return Ended(problem=f"was killed by signal {number}")
+        return Ended(problem=killed_by(os.WTERMSIG(status)))
     try:
         kind, value = data[:1], pickle.loads(data[1:])
     except (EOFError, pickle.UnpicklingError):
@@ -164,6 +161,13 @@ def _decoded(data: bytes, status: int) -> Ended[T]:
         return Ended(value=value)
     error, said = value
     return Ended(problem=said, error=error)
+
+
+def killed_by(number: int) -> str:
+    """The words for the end by a signal."""
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(number).name}"
+    return f"was killed by signal {number}"
 
 
 def _kill(pid: int) -> None:

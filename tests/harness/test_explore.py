@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fault_injection import leftovers, processes, seccomp
-from harness import explore
+from harness import checking, explore
 from harness.errors import CannotJudge, UsageError
 from harness.explore_api import Exploration
 
@@ -125,7 +125,9 @@ def test_a_correct_save_passes_and_says_how_much_was_looked_at() -> None:
     found = of(durable)
     assert failed(found) == dict.fromkeys(MODELS, 0)
     assert found.counts["posix"].states == 8
-    assert found.checks == 8  # what ext4, xfs and btrfs may leave, posix may leave
+    assert found.checks == 2  # all that it reads is the note
+    every = of(durable, equal_reads=False)
+    assert every.checks == 8  # what ext4, xfs and btrfs may leave, posix may leave
     assert not any(count.sampled for count in found.counts.values())
     assert found.operations == (
         "create note.tmp",
@@ -268,16 +270,17 @@ def test_a_check_that_hangs_or_dies_is_a_violation(how: object, said: str) -> No
     assert processes_below() == []
 
 
-def test_what_a_check_starts_ends_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("equal_reads", "runs"), [(True, 1), (False, 4)])
+def test_what_a_check_starts_ends_with_it(tmp_path: Path, equal_reads: bool, runs: int) -> None:
     def check(_: Path) -> bool:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         with open(tmp_path / "started", "a") as file:
             file.write(f"{child.pid}\n")
         return True
 
-    of(durable, check=check, models=["btrfs"]).raise_for_violations()
+    of(durable, check=check, models=["btrfs"], equal_reads=equal_reads).raise_for_violations()
     pids = (tmp_path / "started").read_text().split()
-    assert len(pids) == 4
+    assert len(pids) == runs
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
@@ -422,3 +425,70 @@ def test_the_harness_alone_is_cheap_to_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+def step_of_files(root: Path, text: str) -> None:
+    """Three files in a directory that is renamed into place; the last is never synced."""
+    made = root / "step.tmp"
+    made.mkdir()
+    for name in ("a", "b", "c"):
+        with open(made / name, "w") as file:
+            file.write(text * 200)
+            file.flush()
+            if name != "c":
+                os.fsync(file.fileno())
+    made.rename(root / "step")
+
+
+def whole(root: Path) -> None:
+    if (root / "step").exists():
+        assert {(root / "step" / name).read_text() for name in "abc"} == {"new" * 200}
+
+
+@pytest.mark.parametrize(
+    ("workload", "check"),
+    [(in_place, old_or_new), (renamed, old_or_new), (durable, old_or_new), (step_of_files, whole)],
+    ids=["in place", "renamed", "durable", "a step of three files"],
+)
+def test_the_same_is_found_without_equal_reads(
+    workload: Callable[[Path, str], None], check: Callable[[Path], object], tmp_path: Path
+) -> None:
+    found = of(workload, check=check, root=tmp_path / "tree")
+    every = of(workload, check=check, root=tmp_path / "tree", equal_reads=False)
+    assert found.counts == every.counts
+    assert [v.lines() for v in found.violations] == [v.lines() for v in every.violations]
+    assert found.checks < every.checks or workload is in_place
+
+
+def test_a_check_that_depends_on_what_is_not_seen_is_run_on_every_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second run fails, whatever lies there."""
+    monkeypatch.setattr(checking, "_CHECK_EVERY", 1)
+
+    def check(root: Path) -> bool:
+        load(root)
+        with open(tmp_path / "runs", "a") as file:
+            file.write("x")
+        return (tmp_path / "runs").stat().st_size % 2 == 1
+
+    assert of(durable, check=check, models=["posix"]).checks == 8
+    (tmp_path / "runs").unlink()
+
+
+def test_a_check_that_reads_everything_is_not_watched_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_RUNS_BEFORE_COUNTING", 3)
+
+    def check(root: Path) -> None:
+        for path in sorted(root.rglob("*")):
+            assert path.is_dir() or path.read_bytes() is not None
+        watched = "Seccomp:\t2" in Path("/proc/self/status").read_text()
+        with open(tmp_path / "watched", "a") as file:
+            file.write(str(int(watched)))
+
+    of(step_of_files, check=check, models=["posix"])
+    said = (tmp_path / "watched").read_text()
+    assert said.startswith("1110")
+    assert set(said[3:]) == {"0"}
