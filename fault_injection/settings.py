@@ -42,8 +42,10 @@ class Settings:
     ``watch`` are paths relative to root whose written bytes are observed besides stdout and
     stderr. Without ``follow_outputs`` a write to stdout or stderr is no place at which a fault may
     strike, and costs nothing: what was told is read before each call, which keeps its order for a
-    program of one thread, but not the order of stdout and stderr between two calls. ``at_fault`` is
-    called while the program is held at the fault, before it is hurt.
+    program of one thread, but not the order of stdout and stderr between two calls.
+    ``hold_threads`` lets other threads and processes go first where they do not wait
+    (``fault_injection.holding``). ``at_fault`` is called while the program is held at the fault,
+    before it is hurt.
 
     Bounds: ``output_limit_bytes`` of each source are kept; ``leftover_grace_s`` is what children
     have, after the program has ended, to end by themselves, unless they are no more than
@@ -63,6 +65,7 @@ class Settings:
     report_points: bool = False
     watch: tuple[str, ...] = ()
     follow_outputs: bool = True
+    hold_threads: bool = False
     stable_names: frozenset[bytes] | None = None
     at_fault: Callable[[], None] | None = None
     output_limit_bytes: int = 1 << 20

@@ -26,6 +26,7 @@ from fault_injection.striking import Striker, Watched
 
 if sys.platform == "linux":
     from fault_injection import seccomp, syscalls
+    from fault_injection.holding import Holder
 
 if TYPE_CHECKING:
     from fault_injection.recorder import Recorder
@@ -74,6 +75,7 @@ class Supervision:
         self._strike_s = None if wait_s is None else began_s + wait_s
         self._tick_s = began_s + _TICK_S
         self._tasks_started = 0
+        self._holder = Holder() if settings.hold_threads else None
         self._free_at_first = self._free_bytes()
         self._control = b""
         self._output_bytes = 0
@@ -142,6 +144,9 @@ class Supervision:
         until = min(self._deadline_s, self._tick_s)
         if self._strike_s is not None:
             until = min(until, self._strike_s)
+        held_s = self._holder.due_s() if self._holder is not None else None
+        if held_s is not None:
+            until = min(until, held_s)
         wait_s = max(0.0, until - time.monotonic())
         hurried = self._striker.pausing or self._started.pidfd < 0
         return min(wait_s, _PAUSE_TICK_S) if hurried else wait_s
@@ -152,6 +157,8 @@ class Supervision:
             self._on_end()
         if self.watched.status is not None:
             return
+        if self._holder is not None and (note := self._holder.due(now)) is not None:
+            self._pass(note)
         if self._striker.pausing:
             self._striker.look_whether_stopped()
         if self._strike_s is not None and now >= self._strike_s:
@@ -276,6 +283,15 @@ class Supervision:
                 self._check_bounds()
             seccomp.respond_continue(self._started.listener, note.id)
             return True
+        if self._holder is not None and self._tasks_started:
+            of_main = self._striker.is_main(note.tid)
+            if self._holder.takes(note, of_main=of_main, now_s=time.monotonic()):
+                return True
+        self._pass(note)
+        return True
+
+    def _pass(self, note: "seccomp.Notification") -> None:
+        """Let a call go on, or strike."""
         assert self._recorder is not None
         if not self._settings.follow_outputs:
             self._read_outputs()
@@ -284,12 +300,13 @@ class Supervision:
             self.watched.untraceable = call.untraceable
         if call.place:
             self.watched.append(self.watched.places, call.place, "places")
+            if self._holder is not None:
+                self._holder.went_on(time.monotonic())
             if self._aim.hits_call(call.place):
                 self._striker.strike_call(note, call)
-                return True
+                return
         went_on = seccomp.respond_continue(self._started.listener, note.id)
         self._recorder.answered(call, "continued" if went_on else "failed")
-        return True
 
     # The end.
 

@@ -7,7 +7,9 @@ differ, the subject is not deterministic and nothing can be said about its resum
 The first run is a process of its own, the second a fork where the subject can be forked: that the
 two agree is the proof that the fork server does not change the subject. If they do not, a third
 run, again a process, tells whether the subject or the fork is to blame. A fork after which modules
-were loaded for those to come (:mod:`fault_injection.forkimports`) is run once more.
+were loaded for those to come (:mod:`fault_injection.forkimports`) is run once more. A program of
+several threads is also run with some of them held back (:mod:`fault_injection.holding`), and the
+trace is that of this run.
 """
 
 import itertools
@@ -17,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fault_injection import forkimports
+from fault_injection import forkimports, holding
 from fault_injection.attempt import Attempt, Settings, run_attempt
 from fault_injection.forkstart import is_forkable
 from fault_injection.recorder import stable_names
@@ -153,8 +155,30 @@ def run_baseline(
         _require_deterministic(subject, _difference(first, labelled))
         first = replace(labelled, tree=first.tree)
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
+    if _threads(first) > 1:
+        held, why_not = _held_back(first, subject, scratch, names=names)
+        first = held or first
+        notes += [why_not] if why_not else []
     first = replace(first, tree=tree)
     return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))
+
+
+def _held_back(
+    first: _Run, subject: Subject, scratch: Path, *, names: frozenset[bytes] | None
+) -> tuple[_Run | None, str]:
+    """A run whose trace shows who waits for whom, for crash states; or why there is none."""
+    patient = replace(subject, timeout_s=(subject.timeout_s or FIRST_TIMEOUT_S) + holding.BUDGET_S)
+    try:
+        held = _run(patient, scratch, number=5, fork=False, names=names, hold_threads=True)
+        why_not = _difference(first, held)
+    except (UsageError, CannotJudge) as error:
+        held, why_not = None, str(error)
+    if why_not is None:
+        return held, ""
+    return None, (
+        "with threads held back for a moment, to see who waits for whom, the uninterrupted run did "
+        f"not do the same, and power losses are those of a run without: {why_not}"
+    )
 
 
 def _require_deterministic(subject: Subject, difference: str | None) -> None:
@@ -269,6 +293,7 @@ def _run(
     number: int,
     fork: bool,
     names: frozenset[bytes] | None = None,
+    hold_threads: bool = False,
 ) -> _Run:
     root = emptied(scratch / "root")
     attempt = run_attempt(
@@ -280,6 +305,7 @@ def _run(
             record_to=str(scratch / f"spool-{number}"),
             report_points=True,
             watch=subject.watched(),
+            hold_threads=hold_threads,
             stable_names=names,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,
             tree_limit_bytes=_room_bytes(root) // 4,  # it is kept in the spool as well
@@ -411,13 +437,18 @@ def _difference(a: _Run, b: _Run) -> str | None:
     return None
 
 
+def _threads(run: _Run) -> int:
+    """How many threads and processes changed something, as far as is known."""
+    trace = run.attempt.trace
+    return len({op.thread for op in trace.operations}) if trace else 1
+
+
 def _order_needs_following(run: _Run, subject: Subject) -> bool:
     """Whether it takes more than reading the pipes before each call to know what was told when."""
     trace = run.attempt.trace
     patterns = (subject.losses, subject.acknowledged)
     streams = {p.source for p in patterns if p is not None and is_stream(p.source)}
-    several = trace is None or len({op.thread for op in trace.operations}) > 1
-    return several or run.attempt.redirected or len(streams) > 1
+    return trace is None or _threads(run) > 1 or run.attempt.redirected or len(streams) > 1
 
 
 def _describe(
@@ -438,7 +469,7 @@ def _describe(
         operations=len(trace.operations) if trace else 0,
         seconds=labelled.attempt.seconds,
         fork=forked,
-        threads=len({op.thread for op in trace.operations}) if trace else 1,
+        threads=_threads(first),
         written_bytes=sum(op.size for op in trace.operations if op.blob) if trace else 0,
         lasting=labelled.lasting,
         follow_outputs=_order_needs_following(first, subject),
