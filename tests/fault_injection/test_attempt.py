@@ -3,22 +3,34 @@
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+import fault_injection
 from fault_injection import processes, striking, supervision
 from fault_injection.attempt import Attempt, Seen, Settings, run_attempt
 from fault_injection.faults import ActionKind, Fault, TriggerKind
+from fault_injection.guardian import guarded
 
-from .attempts import alive_with, command, python
+from .attempts import ENVIRONMENT, Remote, alive_with, command, python
 from .test_processes import until
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: subreapers")
 
 KILL, SIGNAL, PAUSE = ActionKind.KILL, ActionKind.SIGNAL, ActionKind.PAUSE
 POINT, TIME = TriggerKind.POINT, TriggerKind.TIME
+# Programs that import this project's failpoints.
+PROJECT = {"PYTHONPATH": str(Path(fault_injection.__file__).parents[1])}
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    """A clean worker to fork from: this process may have another locale than its children."""
+    with guarded() as guard:
+        target, env = "tests.fault_injection.attempts:serve", {**ENVIRONMENT, **PROJECT}
+        yield Remote(guard.start_workers(target, 1, env=env)[0])
 
 
 def settings(root: Path, fault: Fault | None = None, **more: object) -> Settings:
@@ -106,17 +118,19 @@ POINTS = """
 
 @LINUX
 @pytest.mark.parametrize("fork", [False, True])
-def test_a_kill_at_a_point_takes_the_whole_tree_there(tmp_path: Path, fork: bool) -> None:
+def test_a_kill_at_a_point_takes_the_whole_tree_there(
+    tmp_path: Path, remote: Remote, fork: bool
+) -> None:
     fault = Fault(POINT, "step.begun#2", KILL)
-    asked = python(tmp_path, POINTS, env=dict(os.environ))
-    attempt = run_attempt(asked, settings(tmp_path, fault, fork=fork, report_points=True))
+    asked = python(tmp_path, POINTS, env=PROJECT)
+    attempt = remote.run(asked, settings(tmp_path, fault, fork=fork, report_points=True))
     assert (attempt.signal, attempt.fault_seen) == (signal.SIGKILL, True)
     assert attempt.evidence == "SIGKILL of the process tree at step.begun#2"
     assert attempt.points == ("step.begun#1", "step.begun#2")
     assert attempt.stdout == b"step 0\n"
     assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-0"]
     assert attempt.left_behind == ()
-    assert processes.children(os.getpid()) == []
+    assert processes.children(remote.worker.pid) == []
 
 
 def test_a_point_that_is_never_reached_is_no_fault(tmp_path: Path) -> None:
@@ -256,11 +270,11 @@ HANDLES = """
 
 @pytest.mark.parametrize("fork", [False, True])
 def test_a_signal_is_delivered_at_the_point_and_the_program_goes_on(
-    tmp_path: Path, fork: bool
+    tmp_path: Path, remote: Remote, fork: bool
 ) -> None:
     fault = Fault(POINT, "b#1", SIGNAL, "SIGTERM")
-    asked = python(tmp_path, HANDLES, env=dict(os.environ))
-    attempt = run_attempt(asked, settings(tmp_path, fault, fork=fork))
+    asked = python(tmp_path, HANDLES, env=PROJECT)
+    attempt = remote.run(asked, settings(tmp_path, fault, fork=fork))
     assert attempt.exit_code == 143
     assert attempt.stdout == b"a\ngot SIGTERM\nb\nc\n"
     assert attempt.evidence == "SIGTERM at b#1"
@@ -268,10 +282,12 @@ def test_a_signal_is_delivered_at_the_point_and_the_program_goes_on(
 
 @LINUX
 @pytest.mark.parametrize("fork", [False, True])
-def test_a_pause_stops_the_tree_and_lets_it_go_on(tmp_path: Path, fork: bool) -> None:
+def test_a_pause_stops_the_tree_and_lets_it_go_on(
+    tmp_path: Path, remote: Remote, fork: bool
+) -> None:
     fault = Fault(POINT, "b#1", PAUSE)
-    asked = python(tmp_path, HANDLES, env=dict(os.environ))
-    attempt = run_attempt(asked, settings(tmp_path, fault, fork=fork))
+    asked = python(tmp_path, HANDLES, env=PROJECT)
+    attempt = remote.run(asked, settings(tmp_path, fault, fork=fork))
     assert (attempt.exit_code, attempt.stdout) == (143, b"a\nb\nc\n")
     assert attempt.evidence == "SIGSTOP seen and SIGCONT at b#1"
 
