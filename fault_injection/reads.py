@@ -287,7 +287,9 @@ class Reads:
         """
         if self._is_plainly_outside(tid, dirfd, path, follow=follow):
             return None
-        if path.startswith(b"/"):
+        if path.startswith(self._view.root + b"/"):
+            here, path = self._view.root, path[len(self._view.root) :]  # which has no links in it
+        elif path.startswith(b"/"):
             here = b"/"
         elif dirfd == AT_FDCWD:
             here = os.readlink(b"/proc/%d/cwd" % tid)
