@@ -144,7 +144,12 @@ def _explored(plan: Plan, trace: Trace, checks: Checks) -> Explored:
 def _recorded(plan: Plan) -> Trace:
     attempt = run_attempt(
         Command(("the workload",), os.getcwd(), (), call=lambda: plan.workload(plan.root)),
-        Settings(str(plan.root), timeout_s=plan.timeout_s, record_to=str(plan.spool)),
+        Settings(
+            str(plan.root),
+            timeout_s=plan.timeout_s,
+            record_to=str(plan.spool),
+            hold_threads=True,
+        ),
     )
     for stream, output in ((sys.stdout, attempt.stdout), (sys.stderr, attempt.stderr)):
         stream.write(output.decode(errors="backslashreplace"))

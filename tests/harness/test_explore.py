@@ -492,3 +492,22 @@ def test_a_check_that_reads_everything_is_not_watched_for_long(
     said = (tmp_path / "watched").read_text()
     assert said.startswith("1110")
     assert set(said[3:]) == {"0"}
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_sync_in_a_thread_counts_when_it_is_waited_for(joined: bool) -> None:
+    def save(root: Path, text: str) -> None:
+        fd = os.open(root / "note.tmp", os.O_WRONLY | os.O_CREAT)
+        os.write(fd, text.encode())
+        syncing = threading.Thread(target=os.fsync, args=(fd,))
+        syncing.start()
+        if joined:
+            syncing.join()
+        else:
+            time.sleep(0.02)  # mostly enough
+        os.rename(root / "note.tmp", root / "note")
+        syncing.join()
+        os.close(fd)
+
+    found = of(save, models=["xfs"])
+    assert failed(found) == {"xfs": 0 if joined else 1}
