@@ -23,7 +23,7 @@ for step in (1, 2):
         file.write(str(step))
     print("saved", step, file=sys.{stream}, flush=True)
 """
-THREAD = "\nimport threading; threading.Thread(target=print, args=('bye',)).start()\n"
+THREAD = "\nimport threading; threading.Thread(target=os.write, args=(1, b'bye')).start()\n"
 REDIRECTS = """
 fd = os.open(os.path.join(sys.argv[1], "log"), os.O_WRONLY | os.O_CREAT)
 os.dup2(fd, 2)
