@@ -12,58 +12,34 @@ several threads is also run with some of them held back (:mod:`fault_injection.h
 trace is that of this run.
 """
 
-import itertools
-import os
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fault_injection import forkimports, holding
-from fault_injection.attempt import Attempt, Settings, run_attempt
 from fault_injection.forkstart import is_forkable
 from fault_injection.recorder import stable_names
-from fault_injection.settings import FOR_WANT_OF_SPACE
 from fault_injection.trace import Trace
 from harness import tinyllm_state
-from harness.artifacts import digests, matching
 from harness.errors import CannotJudge, UsageError
 from harness.lints import Finding as LintFinding
 from harness.lints import lint
 from harness.observation import (
-    OUTPUT_LIMIT_BYTES,
     Event,
     acks_of,
     aside,
-    cut_of,
-    describe_pattern,
-    events,
     fewest_digits,
     is_output,
     losses_of,
-    odd_step,
 )
-from harness.scratch import emptied
-from harness.subjects import ROOT, Pattern, Subject, is_stream
-
-FIRST_TIMEOUT_S = 600.0
-TAIL_LINES = 12
-ROOM_BYTES = 256 << 20  # with less, a bound is the machine's and not the program's
-_NUMBER = re.compile(r"[0-9]|nan|inf", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What an acknowledgement promised: after it the next loss printed was ``losses[next_loss]``.
-
-    ``next_loss`` is ``len(losses)`` when none followed. An acknowledgement may come late (a
-    background writer): where acknowledgements and losses are numbered alike, it promises no more
-    than its own step, so that ``next_loss`` is at most the first loss of a later step.
-    """
-
-    step: int
-    next_loss: int
-    operation: int
+from harness.promises import Promise, promises_of
+from harness.subjects import Subject, is_stream
+from harness.uninterrupted import (
+    FIRST_TIMEOUT_S,
+    UninterruptedRun,
+    difference_of,
+    require_described,
+    run_uninterrupted,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +84,6 @@ class Baseline:
         return next((i for i, e in enumerate(self.losses) if e.step == step), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    attempt: Attempt
-    events: tuple[Event, ...]
-    final: dict[str, str]
-    tree: dict[str, str]
-    stable_names: frozenset[bytes] | None
-    lasting: tuple[str, ...]
-
-
 def run_baseline(
     subject: Subject, scratch: Path, *, fork: bool = True
 ) -> tuple[Baseline, Trace | None]:
@@ -127,22 +93,22 @@ def run_baseline(
     The trace's blobs stay below ``scratch``. Raises :class:`UsageError` when the subject is
     wrongly described or fails by itself, :class:`CannotJudge` when it is not deterministic.
     """
-    first = _run(subject, scratch, number=0, fork=False)
-    _require_described(subject, first, root=scratch / "root")
+    first = run_uninterrupted(subject, scratch, number=0, fork=False)
+    require_described(subject, first, root=scratch / "root")
     why_not = _why_not_forked(subject) if fork else "it was asked not to"
-    second = _run(subject, scratch, number=1, fork=why_not is None)
+    second = run_uninterrupted(subject, scratch, number=1, fork=why_not is None)
     forked = why_not is None
     if forked and forkimports.load_told():
         # All forks from here on find modules loaded that this one had to load: it is one of those
         # that has to agree with the process.
-        second = _run(subject, scratch, number=4, fork=True)
+        second = run_uninterrupted(subject, scratch, number=4, fork=True)
     notes = [f"runs as a process, not as a fork: {why_not}"] if why_not else []
     if said := aside(first.attempt, root=str(scratch / "root")):
         notes.append(f"the uninterrupted run: {said}")
-    difference = _difference(first, second)
+    difference = difference_of(first, second)
     if difference and forked:
-        third = _run(subject, scratch, number=2, fork=False)
-        if _difference(first, third) is None:
+        third = run_uninterrupted(subject, scratch, number=2, fork=False)
+        if difference_of(first, third) is None:
             notes.append(f"runs as a process, not as a fork: as a fork {difference}")
             second, forked, difference = third, False, None
     _require_deterministic(subject, difference)
@@ -151,8 +117,8 @@ def run_baseline(
     if names is not None:
         # Some names are made at random. Places, and so the ids of cases and crash states, are those
         # of a run that was told which.
-        labelled = _run(subject, scratch, number=3, fork=forked, names=names)
-        _require_deterministic(subject, _difference(first, labelled))
+        labelled = run_uninterrupted(subject, scratch, number=3, fork=forked, names=names)
+        _require_deterministic(subject, difference_of(first, labelled))
         first = replace(labelled, tree=first.tree)
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
     if _threads(first) > 1:
@@ -164,13 +130,16 @@ def run_baseline(
 
 
 def _held_back(
-    first: _Run, subject: Subject, scratch: Path, *, names: frozenset[bytes] | None
-) -> tuple[_Run | None, str]:
+    first: UninterruptedRun, subject: Subject, scratch: Path, *, names: frozenset[bytes] | None
+) -> tuple[UninterruptedRun | None, str]:
     """A run whose trace shows who waits for whom, for crash states; or why there is none."""
-    patient = replace(subject, timeout_s=(subject.timeout_s or FIRST_TIMEOUT_S) + holding.BUDGET_S)
+    timeout_s = (subject.timeout_s or FIRST_TIMEOUT_S) + holding.BUDGET_S
+    patient = replace(subject, timeout_s=timeout_s)
     try:
-        held = _run(patient, scratch, number=5, fork=False, names=names, hold_threads=True)
-        why_not = _difference(first, held)
+        held = run_uninterrupted(
+            patient, scratch, number=5, fork=False, names=names, hold_threads=True
+        )
+        why_not = difference_of(first, held)
     except (UsageError, CannotJudge) as error:
         held, why_not = None, str(error)
     if why_not is None:
@@ -190,65 +159,11 @@ def _require_deterministic(subject: Subject, difference: str | None) -> None:
         )
 
 
-def _ack_operations(run: _Run) -> list[int]:
+def _ack_operations(run: UninterruptedRun) -> list[int]:
     return [e.operation for e in acks_of(run.events) if e.operation >= 0]
 
 
-def promises_of(events: Sequence[Event]) -> tuple[Promise, ...]:
-    """What each acknowledgement promised, learned from an uninterrupted run."""
-    losses = losses_of(events)
-    alike = _numbered_alike(events)
-    promises = []
-    printed = 0
-    for event in events:
-        if event.kind == "loss":
-            printed += 1
-            continue
-        following = printed
-        if alike:
-            later = (i for i, loss in enumerate(losses) if loss.step > event.step)
-            following = min(printed, next(later, len(losses)))
-        promises.append(Promise(event.step, following, event.operation))
-    return tuple(promises)
-
-
-def _numbered_alike(events: Sequence[Event]) -> bool:
-    """Whether acknowledgements count in the losses' steps, and not in epochs or tokens.
-
-    Then the last one's number is about that of the last loss, or the numbers of both advance alike
-    from one acknowledgement to the next, while losses advance at all: a background writer's last
-    words come together at the end. A single one that came late shows no advance: it counts steps
-    when it names one that was printed, other than the first, with which every count may begin.
-    """
-    steps = [event.step for event in events if event.kind == "loss"]
-    acks: list[tuple[int, int]] = []
-    last_step = 0
-    for event in events:
-        if event.kind == "loss":
-            last_step = event.step
-        else:
-            acks.append((event.step, last_step))
-    if not steps or not acks:
-        return False
-    before = steps[0] - 1
-    if _about_one(acks[-1][0] - before, steps[-1] - before):
-        return True
-    if len(acks) == 1:
-        [(ack, last)] = acks
-        return steps[0] < ack <= last
-    advances = [
-        (ack - earlier_ack, loss - earlier_loss)
-        for (earlier_ack, earlier_loss), (ack, loss) in itertools.pairwise(acks)
-        if loss > earlier_loss
-    ]
-    return _about_one(sum(a for a, _ in advances), sum(b for _, b in advances))
-
-
-def _about_one(one: int, other: int) -> bool:
-    return other > 0 and 0.5 < one / other < 2
-
-
-def _save_ends(run: _Run) -> tuple[int, ...]:
+def _save_ends(run: UninterruptedRun) -> tuple[int, ...]:
     """For each acknowledgement how many changing calls there were up to the next loss."""
     calls = sum(not is_output(p) for p in run.attempt.places)
     ends = []
@@ -262,7 +177,7 @@ def _save_ends(run: _Run) -> tuple[int, ...]:
     return tuple(ends)
 
 
-def _names_in_both(first: _Run, second: _Run) -> frozenset[bytes] | None:
+def _names_in_both(first: UninterruptedRun, second: UninterruptedRun) -> frozenset[bytes] | None:
     """The names that both runs used, or None when they used the same ones."""
     if first.attempt.trace is None or second.attempt.trace is None:
         return None
@@ -281,169 +196,13 @@ def _why_not_forked(subject: Subject) -> str | None:
     return None
 
 
-def _room_bytes(directory: Path) -> int:
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
-
-
-def _run(
-    subject: Subject,
-    scratch: Path,
-    *,
-    number: int,
-    fork: bool,
-    names: frozenset[bytes] | None = None,
-    hold_threads: bool = False,
-) -> _Run:
-    root = emptied(scratch / "root")
-    attempt = run_attempt(
-        subject.command(root=str(root), resuming=False),
-        Settings(
-            root=str(root),
-            timeout_s=subject.timeout_s or FIRST_TIMEOUT_S,
-            fork=fork,
-            record_to=str(scratch / f"spool-{number}"),
-            report_points=True,
-            watch=subject.watched(),
-            hold_threads=hold_threads,
-            stable_names=names,
-            output_limit_bytes=OUTPUT_LIMIT_BYTES,
-            tree_limit_bytes=_room_bytes(root) // 4,  # it is kept in the spool as well
-        ),
-    )
-    if attempt.start_error:
-        raise UsageError(f"{subject.name}: the program could not be started: {attempt.start_error}")
-    if attempt.bounded.endswith(FOR_WANT_OF_SPACE) and _room_bytes(root) < ROOM_BYTES:
-        raise CannotJudge(
-            f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}. One tree may "
-            f"have no more here, since there is little room below {scratch.parent}; set TMPDIR to "
-            "a directory with more"
-        )
-    if attempt.bounded:
-        raise UsageError(f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}")
-    if attempt.timed_out:
-        raise UsageError(
-            f"{subject.name}: the uninterrupted run did not end within "
-            f"{subject.timeout_s or FIRST_TIMEOUT_S:g} s; raise timeout in the subject"
-        )
-    if attempt.exit_code != 0:
-        how = (
-            f"exit code {attempt.exit_code}"
-            if attempt.signal is None
-            else f"signal {attempt.signal}"
-        )
-        raise UsageError(
-            f"{subject.name}: the uninterrupted run failed with {how}, so there is nothing to "
-            f"compare with. Its last words:\n{tail(attempt)}"
-        )
-    return _Run(
-        attempt=attempt,
-        events=events(attempt.seen, places=attempt.places, subject=subject, ended_by_itself=True),
-        final=digests(root, subject.final, compare=subject.compare),
-        tree=digests(root, ("**/*",), compare="bytes"),
-        stable_names=names,
-        lasting=tuple(left.replace(str(root), ROOT) for left in attempt.left_behind),
-    )
-
-
-def tail(attempt: Attempt) -> str:
-    """The last lines of an attempt's stderr, or of its stdout when stderr is empty, indented."""
-    text = (attempt.stderr.strip() or attempt.stdout.strip()).decode("utf-8", "replace")
-    lines = text.splitlines()[-TAIL_LINES:] or ["(it printed nothing)"]
-    return "\n".join(f"    {line[:300]}" for line in lines)
-
-
-def _require_described(subject: Subject, run: _Run, *, root: Path) -> None:
-    name = subject.name
-    patterns = (subject.losses, subject.acknowledged)
-    for source in cut_of(run.attempt):
-        if any(pattern and pattern.source == source for pattern in patterns):
-            raise CannotJudge(
-                f"{name}: the uninterrupted run wrote more than {OUTPUT_LIMIT_BYTES:,} bytes to "
-                f"{source}, and what comes after them is not kept, losses and acknowledgements "
-                "included. Let it print less, or print those elsewhere"
-            )
-    losses, acks = losses_of(run.events), acks_of(run.events)
-    changed = any(not is_output(place) for place in run.attempt.places)
-    if not changed and not any(os.scandir(root)):
-        raise UsageError(
-            f"{name}: the program wrote nothing under {ROOT}. Check that the argument with {ROOT} "
-            "is where it puts its checkpoints"
-        )
-    for what, pattern, found in (
-        ("losses", patterns[0], losses),
-        ("acknowledgements", patterns[1], acks),
-    ):
-        if pattern and not found:
-            raise UsageError(_nothing_found(name, what, pattern, run))
-    if words := next((e for e in losses if not _NUMBER.search(e.loss)), None):
-        raise UsageError(
-            f"{name}: the losses' pattern takes {words.loss!r} for the loss of step {words.step}, "
-            f"and that is no number. Let (?P<loss>...) in {describe_pattern(subject.losses)} catch "
-            r"what is printed for it, as in loss=(?P<loss>\S+)"
-        )
-    back = next(((a, b) for a, b in itertools.pairwise(losses) if b.step < a.step), None)
-    if subject.losses and back is not None:
-        raise UsageError(
-            f"{name}: the losses' pattern found step {back[1].step} after step {back[0].step}: it "
-            "also takes lines that are no step's loss (a summary), or steps are counted anew in "
-            f"each epoch. Let {describe_pattern(subject.losses)} match the lines of steps only, "
-            "counted through the whole run"
-        )
-    for glob, paths in matching(root, subject.final).items():
-        if not paths:
-            raise UsageError(
-                f"{name}: [final] files {glob!r} matches nothing below {ROOT} after the "
-                "uninterrupted run"
-            )
-    if losses and acks:
-        last = max(e.step for e in losses)
-        beyond = [e.step for e in acks if e.step > last + 1]
-        if beyond:
-            raise UsageError(
-                f"{name}: step {beyond[0]} is acknowledged as saved, but the last loss is of step "
-                f"{last}: there is no such step. Check the group (?P<step>...) of both patterns"
-            )
-
-
-def _nothing_found(name: str, what: str, pattern: Pattern, run: _Run) -> str:
-    odd = odd_step(run.attempt.seen, pattern)
-    if odd is not None:
-        return (
-            f"{name}: the {what}' pattern, {describe_pattern(pattern)}, takes {odd!r} for a step, "
-            r"and that is no whole number. Let it catch the digits, as in step=(?P<step>\d+)"
-        )
-    return (
-        f"{name}: no line matched the {what}' pattern, {describe_pattern(pattern)}. "
-        f"Its last words:\n{tail(run.attempt)}"
-    )
-
-
-def _difference(a: _Run, b: _Run) -> str | None:
-    """The first difference between two uninterrupted runs, in words."""
-    for x, y in zip(losses_of(a.events), losses_of(b.events), strict=False):
-        if (x.step, x.loss) != (y.step, y.loss):
-            return f"step {x.step} had loss {x.loss}, then step {y.step} had loss {y.loss}"
-    for kind, of in (("losses", losses_of), ("acknowledgements", acks_of)):
-        n, m = len(of(a.events)), len(of(b.events))
-        if n != m:
-            return f"there were {n} {kind}, then {m}"
-    for x, y in zip(acks_of(a.events), acks_of(b.events), strict=True):
-        if x.step != y.step:
-            return f"step {x.step} was acknowledged, then step {y.step} in its place"
-    for path in sorted(a.final.keys() | b.final.keys()):
-        if a.final.get(path) != b.final.get(path):
-            return f"the final file {path} differs"
-    return None
-
-
-def _threads(run: _Run) -> int:
+def _threads(run: UninterruptedRun) -> int:
     """How many threads and processes changed something, as far as is known."""
     trace = run.attempt.trace
     return len({op.thread for op in trace.operations}) if trace else 1
 
 
-def _order_needs_following(run: _Run, subject: Subject) -> bool:
+def _order_needs_following(run: UninterruptedRun, subject: Subject) -> bool:
     """Whether it takes more than reading the pipes before each call to know what was told when."""
     trace = run.attempt.trace
     patterns = (subject.losses, subject.acknowledged)
@@ -452,7 +211,12 @@ def _order_needs_following(run: _Run, subject: Subject) -> bool:
 
 
 def _describe(
-    first: _Run, labelled: _Run, *, subject: Subject, forked: bool, notes: tuple[str, ...]
+    first: UninterruptedRun,
+    labelled: UninterruptedRun,
+    *,
+    subject: Subject,
+    forked: bool,
+    notes: tuple[str, ...],
 ) -> tuple[Baseline, Trace | None]:
     trace = first.attempt.trace
     losses = losses_of(first.events)

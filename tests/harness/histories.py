@@ -1,8 +1,9 @@
 """Hand-made baselines and histories for the oracle's tests: ten steps, acks after 3, 6 and 9."""
 
-from harness.baseline import Baseline, Promise
+from harness.baseline import Baseline
 from harness.evidence import History, Step
 from harness.observation import Event
+from harness.promises import Promise
 from harness.subjects import Pattern, Subject
 from harness.tinyllm_state import RunState
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fault_injection import seccomp
-from harness import baseline
+from harness import uninterrupted
+from harness.baseline import run_baseline
 from harness.errors import CannotJudge
 from harness.subjects import Subject, checked
 
@@ -30,7 +31,7 @@ def test_what_stops_a_program_on_a_small_disk_is_no_fault_of_its_own(
     script.write_text(PROGRAM)
     words = (sys.executable, str(script), "{root}")
     subject = checked(Subject(name="large", train=words, resume=words, cwd="/"), where="here")
-    monkeypatch.setattr(baseline, "_room_bytes", lambda _: 20 << 20)
+    monkeypatch.setattr(uninterrupted, "_room_bytes", lambda _: 20 << 20)
     said = r"more than 5,242,880 bytes in the tree\. One tree may have no more here"
     with pytest.raises(CannotJudge, match=said):
-        baseline.run_baseline(subject, tmp_path / "work")
+        run_baseline(subject, tmp_path / "work")

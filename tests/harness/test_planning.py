@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from fault_injection.faults import ActionKind, TriggerKind
 from harness import planning
-from harness.baseline import Baseline, Promise
+from harness.baseline import Baseline
 from harness.cases import Case, rewind_case
+from harness.promises import Promise
 from harness.runner import Behaviour, Outcome
 from tests.harness.histories import a_baseline, a_subject
 

@@ -1,7 +1,7 @@
 """What an acknowledgement promises is learned from the uninterrupted run."""
 
-from harness.baseline import promises_of
 from harness.observation import Event
+from harness.promises import promises_of
 from tests.harness.histories import ack, loss, uninterrupted
 
 
