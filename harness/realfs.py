@@ -19,6 +19,7 @@ from harness.baseline import Baseline
 from harness.cases import Case
 from harness.errors import CannotJudge
 from harness.evidence import History
+from harness.observation import is_output
 from harness.oracle import judge
 from harness.planning import places_of_saves
 from harness.results import FAIL, INCONCLUSIVE, PASS
@@ -122,7 +123,8 @@ def _run_cut(
             findings=(),
             evidence="",
             seconds=time.monotonic() - began,
-            message=f"the power was not cut: {fault.describe()} was never reached",
+            message=f"the power was not cut: {fault.describe()} was never reached"
+            + _otherwise(real.attempt.places, baseline, file_system=case.layer.partition("/")[2]),
             attempts=(real.attempt,) if kept is not None else (),
         )
     resume = run_attempt(
@@ -149,4 +151,20 @@ def _run_cut(
         timed_out=step.timed_out,
         attempts=(real.attempt, resume) if kept is not None else (),
         history=history if kept is not None else None,
+    )
+
+
+def _otherwise(places: Sequence[str], baseline: Baseline, *, file_system: str) -> str:
+    """Where the program went another way than where it was recorded; empty when it did not.
+
+    A program may ask what the file system can do (O_DIRECT, a lock, a hole), and do without.
+    """
+    known = frozenset(baseline.places)
+    other = next((p for p in places if not is_output(p) and p not in known), None)
+    if other is None:
+        return ""
+    return (
+        f". On {file_system} the program made the call {other}, which it did not make where it was "
+        "recorded: what it does depends on the file system. Set DURABILITY_RUNTIME_DIR to a "
+        f"directory on {file_system}"
     )

@@ -89,8 +89,8 @@ def run_uninterrupted(
     if attempt.bounded.endswith(FOR_WANT_OF_SPACE) and _room_bytes(root) < ROOM_BYTES:
         raise CannotJudge(
             f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}. One tree may "
-            f"have no more here, since there is little room below {scratch.parent}; set TMPDIR to "
-            "a directory with more"
+            f"have no more here, since there is little room below {scratch.parent}; set "
+            "DURABILITY_RUNTIME_DIR to a directory with more"
         )
     if attempt.bounded:
         raise UsageError(f"{subject.name}: the uninterrupted run was stopped: {attempt.bounded}")

@@ -1,5 +1,6 @@
 """What a campaign counts, passes over and cuts short, and that it says so."""
 
+import json
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,24 @@ def test_a_case_of_a_real_file_system_reproduces_on_one(
     said = capsys.readouterr().out
     assert "ext4 lost power" in said
     assert f"reproduced: {bundled['case']}" in said
+
+
+def test_a_program_that_goes_another_way_on_a_real_file_system_is_told_from_one_that_does_not_end(
+    tmp_path: Path,
+) -> None:
+    require("ext4")
+    asks = """
+        import os, sys
+        on_loop = os.major(os.stat(sys.argv[1]).st_dev) == 7
+        with open(os.path.join(sys.argv[1], "on-loop" if on_loop else "other"), "w") as file:
+            file.write("x")
+    """
+    code, result = check(tmp_path, asks, "--faults", "realfs/ext4")
+    assert (code, result["verdict"]) == (3, "inconclusive")
+    records = (tmp_path / "out" / "cases.jsonl").read_text().splitlines()
+    said = [case["message"] for case in map(json.loads, records) if "create-other" in case["case"]]
+    assert len(said) == 2  # cut at once, and committed first
+    assert all("On ext4 the program made the call create-on-loop#1, which" in s for s in said)
 
 
 def test_losses_that_go_back_are_no_steps(
