@@ -31,7 +31,7 @@ from harness.observation import (
     is_output,
     losses_of,
 )
-from harness.promises import Promise, promises_of
+from harness.promises import Promise, numbered_alike, promises_of
 from harness.subjects import Subject, is_stream
 from harness.uninterrupted import (
     FIRST_TIMEOUT_S,
@@ -52,8 +52,8 @@ class Baseline:
     ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
     places up to the first loss after the i-th acknowledgement. ``threads`` is how many threads
     and processes changed something; ``written_bytes`` what was written in all. ``lasting`` are the
-    command lines of processes that outlived the run. ``step_files`` (tinyllm) has the sha256 of
-    each step's files, by step and name.
+    command lines of processes that outlived the run. ``alike``: acknowledgements count the losses'
+    steps. ``step_files`` (tinyllm) has the sha256 of each step's files, by step and name.
     """
 
     losses: tuple[Event, ...]
@@ -77,11 +77,8 @@ class Baseline:
     lints: tuple[LintFinding, ...] = ()
     follow_outputs: bool = True
     loss_digits: int = 0
+    alike: bool = False
     outputs: tuple[str, ...] = ()
-
-    def loss_index(self, step: int) -> int | None:
-        """Where the loss of ``step`` first stands in ``losses``."""
-        return next((i for i, e in enumerate(self.losses) if e.step == step), None)
 
 
 def run_baseline(
@@ -242,6 +239,7 @@ def _describe(
         notes=notes,
         lints=lint(trace, acknowledged=_ack_operations(first)) if trace else (),
         loss_digits=fewest_digits(losses),
+        alike=numbered_alike(first.events),
         outputs=tuple(
             seen.place
             for seen in labelled.attempt.seen

@@ -31,6 +31,7 @@ class Bounds:
     kill: int | None = 4000
     second_kill: int | None = 240
     later_kill: int | None = 60
+    saved_kill: int | None = 120
     third_kill: int | None = 120
     signal: int | None = 150
     output_signal: int | None = 60
@@ -47,6 +48,7 @@ EXHAUSTIVE = Bounds(
     kill=None,
     second_kill=None,
     later_kill=None,
+    saved_kill=None,
     third_kill=None,
     signal=None,
     output_signal=None,
@@ -61,6 +63,7 @@ def gate_bounds(subject: Subject) -> Bounds:
     return Bounds(
         second_kill=40,
         later_kill=10,
+        saved_kill=10,
         third_kill=20,
         signal=24,
         output_signal=12,
@@ -200,6 +203,9 @@ def double_layer(run: Run, killed: list[Outcome]) -> None:
     outcomes = run.cases("double", second, run.bounds.second_kill)
     later = planning.later_cases(killed, run.baseline)
     run.cases("double", later, run.bounds.later_kill, what="double, later in a resume")
+    done = {*second, *later}
+    saved = [case for case in planning.acknowledged_cases(killed) if case not in done]
+    run.cases("double", saved, run.bounds.saved_kill, what="double, after a resume's first save")
     third = planning.deeper_cases(outcomes, seen=seen)
     run.cases("double", third, run.bounds.third_kill, what="double, third kill")
 

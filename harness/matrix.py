@@ -21,6 +21,7 @@ BOUNDS = Bounds(
     kill=None,
     second_kill=40,
     later_kill=12,
+    saved_kill=24,
     third_kill=16,
     signal=18,
     output_signal=12,

@@ -175,6 +175,19 @@ def odd_step(seen: Iterable[Seen], pattern: Pattern) -> str | None:
     return None
 
 
+def other_stream(seen: Iterable[Seen], pattern: Pattern, *, subject: Subject) -> str | None:
+    """The stream or watched file that has a line for the pattern, where its own has none."""
+    texts: dict[str, list[bytes]] = {}
+    for chunk in seen:
+        texts.setdefault(chunk.source, []).append(chunk.data)
+    with _bounded(subject):
+        for source, data in sorted(texts.items()):
+            lines = b"".join(data).decode("utf-8", "replace").split("\n")
+            if source != pattern.source and any(map(pattern.compiled().search, lines)):
+                return source
+    return None
+
+
 def losses_of(found: Iterable[Event]) -> tuple[Event, ...]:
     """Only the losses."""
     return tuple(e for e in found if e.kind == "loss")

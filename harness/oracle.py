@@ -5,16 +5,18 @@ function ``(History, Baseline) -> list of findings``; :func:`judge` runs those t
 
 What counts as "resumed from before N" is learned from the baseline, so that no numbering is
 assumed: there, after acknowledgement N, the next loss printed was that of step s; a resumed attempt
-whose first loss is of a step before s has lost N.
+whose first loss is of a step before s has lost N. Of a step that has several losses, an attempt
+begins with the one from which on all that it printed fits, the last of those that do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fault_injection.faults import TriggerKind
 from harness import tinyllm_oracle
 from harness.baseline import Baseline
 from harness.evidence import Finding, History, Step
-from harness.observation import Event, acks_of, losses_of
+from harness.observation import Event, losses_of
+from harness.promises import next_loss_after
 from harness.subjects import Subject
 
 Check = Callable[[History, Baseline], list[Finding]]
@@ -85,7 +87,7 @@ def _through_to_the_last(history: History, baseline: Baseline) -> list[Finding]:
     wanted = [e.step for e in baseline.losses]
     printed = [e.step for e in losses_of(last.events)]
     if printed:
-        rest = wanted[_index(baseline, printed[0]) :]
+        rest = wanted[_start(losses_of(last.events), baseline) :]
         if printed != rest:
             missing = [s for s in rest if s not in printed]
             return [
@@ -164,13 +166,14 @@ def _lost_acks(history: History, baseline: Baseline) -> list[Finding]:
     findings: list[Finding] = []
     for step in history.steps:
         losses = losses_of(step.events)
+        begun = _start(losses, baseline)
         if step.rewound_to is not None:
             promise = promises.get(step.rewound_to)
             best, acknowledged = (promise.next_loss if promise else -1), step.rewound_to
             crashed = None  # its last acknowledgement is not the one that counts here
-        if step.resuming and losses and best > _index(baseline, losses[0].step):
+        if step.resuming and losses and best > begun:
             start = losses[0].step
-            where = "nothing" if _index(baseline, start) == 0 else f"before step {start}"
+            where = "nothing" if begun == 0 else f"before step {start}"
             said = (
                 f"step {acknowledged} was acknowledged as saved; after the crash training resumed"
             )
@@ -181,7 +184,7 @@ def _lost_acks(history: History, baseline: Baseline) -> list[Finding]:
             )
             found = f"first loss of step {start}"
             findings.append(Finding("no-lost-ack", f"{said} from {where}", expected, found))
-            if _index(baseline, start) == 0:
+            if begun == 0:
                 findings.append(
                     Finding(
                         "no-silent-restart",
@@ -194,18 +197,33 @@ def _lost_acks(history: History, baseline: Baseline) -> list[Finding]:
                 findings.append(
                     Finding(
                         "ack-after-durable",
-                        f"step {acknowledged} was acknowledged before its checkpoint would survive",
+                        f"step {acknowledged} was acknowledged before its checkpoint would "
+                        "survive, or the resume passes it over",
                         expected,
                         found,
                     )
                 )
             best = -1  # one lost acknowledgement is told once
-        for event in acks_of(step.events):
+        printed = begun
+        for event in step.events:
+            if event.kind == "loss":
+                printed += 1
+                continue
             promise = promises.get(event.step)
-            if promise is not None and promise.next_loss > best:
-                best, acknowledged = promise.next_loss, event.step
+            next_loss = promise.next_loss if promise else _promised_anew(event, printed, baseline)
+            if next_loss > best:
+                best, acknowledged = next_loss, event.step
         crashed = step
     return findings
+
+
+def _promised_anew(event: Event, printed: int, baseline: Baseline) -> int:
+    """The next loss after an acknowledgement that the uninterrupted run did not give; -1: unknown.
+
+    One that saves on a signal does so. What its number is about is known where it counts steps.
+    ``printed`` is how far in the uninterrupted run's losses the attempt was.
+    """
+    return next_loss_after(event.step, printed, baseline.losses) if baseline.alike else -1
 
 
 def error_is_clear(history: History, baseline: Baseline) -> list[Finding]:
@@ -270,10 +288,26 @@ def judge(history: History, baseline: Baseline) -> list[Finding]:
     return findings
 
 
-def _index(baseline: Baseline, step: int) -> int:
-    """The position of a step's loss in the baseline; beyond the last for an unknown step."""
-    found = baseline.loss_index(step)
-    return len(baseline.losses) if found is None else found
+def _start(losses: Sequence[Event], baseline: Baseline) -> int:
+    """Where in the uninterrupted run's losses an attempt began, by those that it printed.
+
+    Beyond the last where it printed none, or one of an unknown step.
+    """
+    known = baseline.losses
+    if not losses:
+        return len(known)
+    begins = [i for i, e in enumerate(known) if e.step == losses[0].step]
+    fitting = [i for i in begins if all(map(_is_alike, losses, known[i:]))]
+    following = [i for i in begins if all(map(_is_of_one_step, losses, known[i:]))]
+    return (fitting or following or begins or [len(known)])[-1]
+
+
+def _is_of_one_step(one: Event, other: Event) -> bool:
+    return one.step == other.step
+
+
+def _is_alike(one: Event, other: Event) -> bool:
+    return (one.step, one.loss) == (other.step, other.loss)
 
 
 def _steps(steps: list[int]) -> str:

@@ -238,6 +238,24 @@ def later_cases(outcomes: Iterable[Outcome], baseline: Baseline) -> list[Case]:
     return cases
 
 
+def acknowledged_cases(outcomes: Iterable[Outcome]) -> list[Case]:
+    """One more kill right after what each resume first acknowledged, or at its end.
+
+    What a resume saved must be found by the next one, whatever it was resumed from.
+    """
+    cases = []
+    for outcome in outcomes:
+        if outcome.verdict != "pass" or not outcome.behaviours:
+            continue
+        later = outcome.behaviours[-1].later
+        if later:
+            cases += _killed_again(outcome.case, later[:1])
+        else:
+            end = Fault(TriggerKind.AFTER_LAST_CALL, "end", ActionKind.KILL)
+            cases.append(replace(outcome.case, layer="double", faults=(*outcome.case.faults, end)))
+    return cases
+
+
 def _last(places: Sequence[str], count: int) -> Sequence[str]:
     return places[max(0, len(places) - count) :]
 

@@ -28,22 +28,26 @@ class Promise:
 def promises_of(events: Sequence[Event]) -> tuple[Promise, ...]:
     """What each acknowledgement promised, learned from an uninterrupted run."""
     losses = losses_of(events)
-    alike = _numbered_alike(events)
+    alike = numbered_alike(events)
     promises = []
     printed = 0
     for event in events:
         if event.kind == "loss":
             printed += 1
             continue
-        following = printed
-        if alike:
-            later = (i for i, loss in enumerate(losses) if loss.step > event.step)
-            following = min(printed, next(later, len(losses)))
+        following = next_loss_after(event.step, printed, losses) if alike else printed
         promises.append(Promise(event.step, following, event.operation))
     return tuple(promises)
 
 
-def _numbered_alike(events: Sequence[Event]) -> bool:
+def next_loss_after(step: int, printed: int, losses: Sequence[Event]) -> int:
+    """The position in ``losses``, ``printed`` of which are out, that an acknowledgement of ``step``
+    promises to go on from, where acknowledgements count the losses' steps."""
+    later = (i for i, loss in enumerate(losses) if loss.step > step)
+    return min(printed, next(later, len(losses)))
+
+
+def numbered_alike(events: Sequence[Event]) -> bool:
     """Whether acknowledgements count in the losses' steps, and not in epochs or tokens.
 
     Then the last one's number is about that of the last loss, or the numbers of both advance alike

@@ -28,12 +28,15 @@ from harness.layers import Bounds, run_subject
 from harness.oracle import invariants_of
 from harness.progress import progress
 from harness.report.text import print_lines, result_lines
+from harness.report.words import count
 from harness.report.write import write_all
 from harness.results import Result
-from harness.subjects import Subject, with_timeout
+from harness.subjects import ROOT, Subject, with_timeout
 from harness.workers import worker_pool
 
 CANARY_CASES = 40
+MAX_CALLS = 4
+_TIMED = ("kill", "double", "signal", "error")  # their faults have places of recorded calls
 LIBRARIES = ("torch", "numpy", "safetensors", "msgspec", "psutil")
 
 
@@ -238,9 +241,8 @@ def _result(campaign: Campaign, request: Request) -> Result:
     reasons_why = list(campaign.reasons)
     if not campaign.records and not interrupted:
         reasons_why.append(f"no case was run{_filtered(request)}")
-    unseen = sum(r.verdict == results.INCONCLUSIVE for r in campaign.records)
-    if unseen:
-        reasons_why.append(f"the fault of {unseen} cases was not seen to happen")
+    if unseen := [r for r in campaign.records if r.verdict == results.INCONCLUSIVE]:
+        reasons_why.append(_unseen(unseen))
     if interrupted:
         reasons_why.append("interrupted")
     described = {name: _described(b) for name, b in said.items()}
@@ -267,6 +269,21 @@ def _result(campaign: Campaign, request: Request) -> Result:
         interrupted=interrupted,
         loss_digits=_digits(said),
         arguments=list(request.arguments),
+    )
+
+
+def _unseen(records: Sequence[results.CaseRecord]) -> str:
+    """Where faults were not seen to happen, and what is to be done about it."""
+    said = f"the fault of {count(len(records), 'case')} was not seen to happen"
+    places = (r.case.partition("@")[2].rpartition("-")[0] for r in records if r.layer in _TIMED)
+    calls = sorted({place.rpartition("+")[2].partition("#")[0] for place in places})
+    if not calls:
+        return said
+    more = f" and {len(calls) - MAX_CALLS:,} more" if len(calls) > MAX_CALLS else ""
+    return (
+        f"{said}, at {', '.join(calls[:MAX_CALLS])}{more}. A call that is made by the clock and "
+        "not by the step comes at another time in each run: leave it out of the configuration "
+        f"under test, or let it write outside {ROOT}"
     )
 
 

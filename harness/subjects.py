@@ -165,12 +165,17 @@ def subject_from_command(
     resume: list[str] | None = None,
     loss_regex: str | None = None,
     ack_regex: str | None = None,
+    losses_from: str = "stdout",
+    acks_from: str = "stdout",
     final: tuple[str, ...] = (),
     preload: tuple[str, ...] = (),
     timeout_s: float | None = None,
     name: str | None = None,
 ) -> Subject:
-    """The command-line form: ``durability check [options] -- COMMAND {root}``."""
+    """The command-line form: ``durability check [options] -- COMMAND {root}``.
+
+    ``losses_from`` and ``acks_from``: "stdout", "stderr" or a file below the root.
+    """
     script = next((w for w in words[1:] if not w.startswith("-") and ROOT not in w), words[0])
     subject = Subject(
         name=name or _SEPARATORS.sub("-", Path(script).stem).strip("-._") or "subject",
@@ -179,8 +184,8 @@ def subject_from_command(
         cwd=os.getcwd(),
         timeout_s=timeout_s,
         preload=preload,
-        losses=Pattern("stdout", loss_regex) if loss_regex else None,
-        acknowledged=Pattern("stdout", ack_regex) if ack_regex else None,
+        losses=Pattern(losses_from, loss_regex) if loss_regex else None,
+        acknowledged=Pattern(acks_from, ack_regex) if ack_regex else None,
         final=final,
     )
     return checked(subject, where="the command line")
@@ -195,14 +200,13 @@ def checked(subject: Subject, *, where: str) -> Subject:
         )
     if not os.path.isdir(subject.cwd):
         raise UsageError(f"{where}: cwd {subject.cwd!r} is not a directory")
-    if not any(ROOT in word for word in subject.train) and not any(
-        ROOT in value for _, value in subject.env
-    ):
-        raise UsageError(
-            f"{where}: no argument of the command contains {ROOT}, so the program would not write "
-            f"into the tree under test. Put {ROOT} where it takes its output directory"
-        )
     for words, key in ((subject.train, "train"), (subject.resume, "resume")):
+        if not any(ROOT in word for word in (*words, *dict(subject.env).values())):
+            command = "the command" if key == "train" else "the command that resumes"
+            raise UsageError(
+                f"{where}: no argument of {command} contains {ROOT}, so the program would not "
+                f"work in the tree under test. Put {ROOT} where it takes its output directory"
+            )
         _check_executable(words[0], cwd=subject.cwd, where=f"{where}: {key}")
     _check_pattern(subject.losses, groups=("step", "loss"), where=f"{where}: [losses]")
     _check_pattern(subject.acknowledged, groups=("step",), where=f"{where}: [acknowledged]")

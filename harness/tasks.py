@@ -16,6 +16,7 @@ from harness.baseline import Baseline, run_baseline
 from harness.cases import Case
 from harness.errors import UsageError
 from harness.explaining import Explained, Why, explain_kill, explain_model, explain_state
+from harness.forkproof import proven
 from harness.power.explore import Exploration, Explored, explore
 from harness.realfs import run_cuts
 from harness.rerun import KeptRun, rerun_case, rerun_state, smaller_states, states_of
@@ -55,6 +56,7 @@ def baseline_task(subject: Subject, fork: bool, keep_trace: str | None) -> Basel
     """The subject's baseline; its trace is stored in ``keep_trace`` when that is given."""
     preload(subject)
     baseline, trace = run_baseline(subject, scratch(), fork=fork)
+    baseline = proven(subject, baseline, scratch())
     if keep_trace is not None and trace is not None:
         from fault_injection.tracestore import save_trace
 

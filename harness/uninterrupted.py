@@ -25,6 +25,7 @@ from harness.observation import (
     is_output,
     losses_of,
     odd_step,
+    other_stream,
 )
 from harness.scratch import emptied
 from harness.subjects import ROOT, Pattern, Subject
@@ -141,7 +142,7 @@ def require_described(subject: Subject, run: UninterruptedRun, *, root: Path) ->
         ("acknowledgements", subject.acknowledged, acks),
     ):
         if pattern and not found:
-            raise UsageError(_nothing_found(subject.name, what, pattern, run))
+            raise UsageError(_nothing_found(subject, what, pattern, run))
     _require_losses(subject, losses)
     if losses and acks:
         last = max(e.step for e in losses)
@@ -192,16 +193,19 @@ def _require_losses(subject: Subject, losses: Sequence[Event]) -> None:
         )
 
 
-def _nothing_found(name: str, what: str, pattern: Pattern, run: UninterruptedRun) -> str:
+def _nothing_found(subject: Subject, what: str, pattern: Pattern, run: UninterruptedRun) -> str:
     odd = odd_step(run.attempt.seen, pattern)
     if odd is not None:
         return (
-            f"{name}: the {what}' pattern, {describe_pattern(pattern)}, takes {odd!r} for a step, "
-            r"and that is no whole number. Let it catch the digits, as in step=(?P<step>\d+)"
+            f"{subject.name}: the {what}' pattern, {describe_pattern(pattern)}, takes {odd!r} for "
+            r"a step, and that is no whole number. Let it catch the digits: step=(?P<step>\d+)"
         )
+    other = other_stream(run.attempt.seen, pattern, subject=subject)
+    option = "--loss-from" if what == "losses" else "--ack-from"
+    hint = f'{other} has lines that match: say from = "{other}" (or {option} {other}). '
     return (
-        f"{name}: no line matched the {what}' pattern, {describe_pattern(pattern)}. "
-        f"Its last words:\n{tail(run.attempt)}"
+        f"{subject.name}: no line matched the {what}' pattern, {describe_pattern(pattern)}. "
+        f"{hint if other else ''}Its last words:\n{tail(run.attempt)}"
     )
 
 

@@ -29,7 +29,13 @@ def add_parser(subparsers: Any) -> None:
     described.add_argument("--name", help="its name (default: from the command)")
     described.add_argument("--resume", metavar="CMD", help="resumes; default: the same command")
     described.add_argument("--loss-regex", metavar="R", help="with groups step and loss")
+    described.add_argument(
+        "--loss-from", metavar="WHERE", help="stdout (default), stderr or a file below {root}"
+    )
     described.add_argument("--ack-regex", metavar="R", help="with the group step")
+    described.add_argument(
+        "--ack-from", metavar="WHERE", help="stdout (default), stderr or a file below {root}"
+    )
     described.add_argument(
         "--final", action="append", default=[], metavar="GLOB", help="final files below {root}"
     )
@@ -68,16 +74,29 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         arguments.resume,
         arguments.loss_regex,
         arguments.ack_regex,
+        arguments.loss_from,
+        arguments.ack_from,
         arguments.timeout,
     )
     if len(target) == 1 and target[0].endswith((".toml", ".json")):
         if any(d is not None for d in described) or arguments.final or arguments.preload:
             raise UsageError(
-                f"{target[0]} describes the subject; --name, --resume, --loss-regex, --ack-regex, "
-                "--final, --preload and --timeout go with a command after --"
+                f"{target[0]} describes the subject; --name, --resume, --loss-regex, --loss-from, "
+                "--ack-regex, --ack-from, --final, --preload and --timeout go with a command "
+                "after --"
             )
         [subject] = discover([Path(target[0])])
         return subject
+    if any(word.endswith(".toml") for word in target[:1]):
+        raise UsageError(
+            f"{target[0]}: a subject file stands alone; it holds the command. Leave out "
+            f"{shlex.join(target[1:])!r}"
+        )
+    if len(target) == 1 and Path(target[0]).is_dir():
+        raise UsageError(
+            f"{target[0]} is a directory; name one subject file, such as "
+            f"{Path(target[0]) / 'subject.toml'}"
+        )
     try:
         resume = shlex.split(arguments.resume) if arguments.resume else None
     except ValueError as error:
@@ -87,6 +106,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         resume=resume,
         loss_regex=arguments.loss_regex,
         ack_regex=arguments.ack_regex,
+        losses_from=arguments.loss_from or "stdout",
+        acks_from=arguments.ack_from or "stdout",
         final=tuple(arguments.final),
         preload=tuple(arguments.preload),
         timeout_s=arguments.timeout,

@@ -190,6 +190,51 @@ def test_each_mistake_has_its_sentence_and_exit_code(
     assert said in capsys.readouterr().err
 
 
+def test_words_are_looked_for_where_they_are_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = RIGHT.replace(
+        "saved step={state['step']}\"", "saved step={state['step']}\", file=sys.stderr"
+    )
+    assert check(tmp_path, logs, *described("--faults", "kill"))[0] == 2
+    hint = 'stderr has lines that match: say from = "stderr" (or --ack-from stderr)'
+    assert hint in capsys.readouterr().err
+    assert check(tmp_path, logs, *described("--faults", "kill", "--ack-from", "stderr"))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resume", "python x.py", "--", "python", "x.py", "{root}"), "the command that resumes"),
+        (("{here}",), "is a directory; name one subject file"),
+        (("one.toml", "--", "python", "x.py", "{root}"), "a subject file stands alone"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    line = [word.replace("{here}", str(tmp_path)) for word in words]
+    assert cli.main(["check", "--out", str(tmp_path / "out"), *line]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_resume_that_acknowledges_too_early_is_killed_a_second_time(tmp_path: Path) -> None:
+    """Only a resumed run says it before the rename, and the first kill finds nothing wrong."""
+    early = RIGHT.replace("if os.path.exists(path):", "again = os.path.exists(path)\n    if again:")
+    early = early.replace(
+        '        os.rename(path + ".tmp", path)',
+        """        if again:
+            print(f"saved step={state['step']}", flush=True)
+        os.rename(path + ".tmp", path)""",
+    )
+    code, result = check(tmp_path, early, *described("--faults", "kill,double"))
+    assert code == 1
+    assert {v["invariant"] for v in result["violations"]} >= {"no-lost-ack"}
+    assert {v["case"].partition("/")[2].partition("@")[0] for v in result["violations"]} == {
+        "double"
+    }
+
+
 def test_a_program_that_hangs_in_its_resume_is_bounded_and_named(tmp_path: Path) -> None:
     hangs = RIGHT.replace("state = json.load(open(path))", "__import__('time').sleep(600)")
     code, result = check(tmp_path, hangs, *described("--faults", "kill", "--timeout", "1s"))

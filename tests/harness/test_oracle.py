@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 from fault_injection.faults import ActionKind, Fault, TriggerKind
+from harness.evidence import Step
+from harness.observation import Event, losses_of
 from harness.oracle import invariants_of, judge
+from harness.promises import promises_of
 from tests.harness.histories import (
     a_baseline,
     a_subject,
@@ -31,6 +34,34 @@ def test_a_resume_from_a_checkpoint_newer_than_the_last_acknowledgement_is_right
 
 def test_a_fresh_start_before_any_acknowledgement_is_right() -> None:
     assert broken(killed(loss(1), loss(2)), ended(*uninterrupted())) == []
+
+
+def twice(*steps: int) -> tuple[Event, ...]:
+    """Each step is trained, saved, and evaluated."""
+    return tuple(e for s in steps for e in (loss(s), ack(s), loss(s, f"0.{s}")))
+
+
+def test_a_step_may_have_a_loss_before_its_acknowledgement_and_one_after() -> None:
+    events = twice(1, 2, 3)
+    known = a_baseline(losses=losses_of(events), shown=events, promises=promises_of(events))
+
+    def found(*steps: Step) -> list[str]:
+        return [f.invariant for f in judge(history(*steps), known)]
+
+    evaluated = killed(loss(1), ack(1), loss(1, "0.1"), loss(2), ack(2))
+    assert found(evaluated, ended(loss(2, "0.2"), *twice(3))) == []
+    assert found(evaluated, ended(*twice(3))) == []  # one that does not evaluate again
+    assert found(evaluated, ended(*twice(2, 3))) == ["no-lost-ack"]
+    assert found(evaluated, ended(*twice(1, 2, 3))) == ["no-lost-ack", "no-silent-restart"]
+
+
+def test_an_acknowledgement_that_the_uninterrupted_run_never_gave_is_a_promise_as_well() -> None:
+    stopped = killed(*losses(1, 3), ack(3), loss(4), loss(5), ack(5))
+    for alike, found in ((True, ["no-lost-ack"]), (False, [])):
+        known = a_baseline(alike=alike)
+        steps = history(stopped, ended(*losses(5, 10)))
+        assert [f.invariant for f in judge(steps, known)] == found
+        assert judge(history(stopped, ended(*losses(6, 10))), known) == []
 
 
 def test_losing_an_acknowledged_checkpoint() -> None:

@@ -83,12 +83,13 @@ def test_errors_fit_their_calls() -> None:
     assert writes[-1].faults[0].action is ActionKind.SHORT_WRITE
 
 
-def test_what_a_resume_does_after_its_first_acknowledgement_is_killed_where_it_is_unusual() -> None:
-    def resumed(place: str, *later: str, verdict: str = "pass") -> Outcome:
-        return replace(
-            outcome(place, verdict=verdict), behaviours=(Behaviour((), ("mkdir-t#1",), later),)
-        )
+def resumed(place: str, *later: str, verdict: str = "pass") -> Outcome:
+    return replace(
+        outcome(place, verdict=verdict), behaviours=(Behaviour((), ("mkdir-t#1",), later),)
+    )
 
+
+def test_what_a_resume_does_after_its_first_acknowledgement_is_killed_where_it_is_unusual() -> None:
     usual = ("rename-L#1", "unlink-m#1")  # as the uninterrupted run ended
     other = ("rename-L#1", "unlink-n#1")
     outcomes = [
@@ -105,6 +106,18 @@ def test_what_a_resume_does_after_its_first_acknowledgement_is_killed_where_it_i
     outcomes = [resumed("a#1", *reversed(usual)), resumed("a#2", *reversed(other))]
     assert len(planning.later_cases(outcomes, BASELINE)) == 4
     assert len(planning.later_cases(outcomes, replace(BASELINE, threads=2))) == 2
+
+
+def test_a_resume_is_killed_again_after_what_it_saved() -> None:
+    outcomes = [
+        resumed("a#1", "unlink-o#2", "unlink-n#1"),
+        resumed("a#2"),
+        resumed("a#3", "unlink-q#1", verdict="fail"),
+    ]
+    cases = planning.acknowledged_cases(outcomes)
+    assert placed(cases) == ["a#1+unlink-o#2", "a#2+end"]
+    assert {c.layer for c in cases} == {"double"}
+    assert cases[1].faults[1].trigger is TriggerKind.AFTER_LAST_CALL
 
 
 def test_signals_strike_everywhere() -> None:
