@@ -156,6 +156,7 @@ def _result(
         removed=recorder.removed if recorder and settings.observe_reads else frozenset(),
         redirected=recorder.redirected if recorder else False,
         left_behind=watched.left_behind,
+        at_once=watched.at_once,
         untraceable=watched.untraceable or (recorder.untraceable if recorder else ""),
         bounded=watched.bounded,
         start_error=watched.start_error,

@@ -1,19 +1,20 @@
-"""Which threads wait for one another: found by holding one back and looking who goes on.
+"""Which threads wait for one another: found by making one of them slow and looking who goes on.
 
 That a sync of one thread returned before another thread's rename is no order between them when
 nobody waited: another time it is the other way round, and what the rename shows is not durable.
 Whether somebody waits (a join, a lock, a pipe, a child's end) cannot be seen from outside, but it
-can be tried. A sync, or a write of a thread that is not the main one, is held back while the others
-go on. When none of them has done anything for a moment, they wait for it, or have nothing to do,
-and the one that was started first goes on. A program whose threads wait for one another does what
-it always does; in one whose threads do not, the others are first, and the recording says so.
+can be tried: the scheduling by priorities of "A Randomized Scheduler with Probabilistic Guarantees
+of Finding Bugs" (Burckhardt et al., 2010), for faults that one slow thread shows. The calls of one
+thread are held back while the others go on. When none of them has done anything for a moment, they
+wait for it, or have nothing to do, and it goes on. A program whose threads wait for one another
+does what it always does; in one whose threads do not, the others are first, and the recording says
+so. It takes a run for each thread that there is at one time, the main thread among them.
 
-Of threads that do the same, one time this one and another time that one is late: two of three
-threads are, and of one thread two of three calls after another.
+Not covered: what only two slow threads show together; what threads do with memory alone.
 """
 
 import os
-from collections import Counter
+from collections.abc import Callable
 
 from fault_injection.seccomp import Notification
 from fault_injection.syscalls import NUMBERS
@@ -21,71 +22,126 @@ from fault_injection.syscalls import NUMBERS
 QUIET_S = 0.2  # without a call of any other thread
 LONGEST_S = 1.0  # of one call, when the others never stop
 BUDGET_S = 6.0  # of all of an attempt
-_AT_ONCE = 8
-_IN_A_ROW = 3  # calls of one thread that are treated alike
+MAIN, ALL_OTHERS = 0, -1
 
-_SYNCS = frozenset(
-    NUMBERS[name] for name in ("fsync", "fdatasync", "sync", "syncfs") if name in NUMBERS
-)
-_WRITES = frozenset(
-    NUMBERS[name]
-    for name in ("write", "pwrite64", "writev", "pwritev", "pwritev2", "sendfile")
-    if name in NUMBERS
-)
+
+def _numbers(*names: str) -> frozenset[int]:
+    return frozenset(NUMBERS[name] for name in names if name in NUMBERS)
+
+
+_WRITES = _numbers("write", "pwrite64", "writev", "pwritev", "pwritev2", "sendfile")
+_SYNCS = _numbers("fsync", "fdatasync", "sync", "syncfs")
+_NAMES = _numbers("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat")
 
 
 class Holder:
-    """The calls that are held back in one attempt. Times are of the caller's clock."""
+    """The calls that are held back in one attempt. Times are of the caller's clock.
 
-    def __init__(self) -> None:
-        self._held: list[tuple[int, float, Notification]] = []  # the thread's number, since when
-        self._quiet_since_s = 0.0
+    The slow thread is the main one (``slow`` MAIN), or of the ``others`` number ``slow``, then the
+    one that is ``others`` further, and so on: a program may start as many for each save. With
+    ALL_OTHERS each but the main one waits once, at its first call, so that ``at_once`` tells how
+    many there can be. ``is_main`` tells the main thread; ``is_alone`` whether there is no other.
+    """
+
+    def __init__(
+        self,
+        slow: int,
+        *,
+        others: int,
+        is_main: Callable[[int], bool],
+        is_alone: Callable[[], bool],
+    ) -> None:
+        self.at_once = 0
+        self._slow = slow
+        self._others = others
+        self._is_main = is_main
+        self._is_alone = is_alone
+        self._held: list[tuple[float, Notification]] = []  # with the time since when
+        self._heard_s = 0.0  # of the others, or when the last one was released
+        self._waited_s = 0.0
         self._spent_s = 0.0
-        self._numbers: dict[int, int] = {}
-        self._calls: Counter[int] = Counter()
+        self._went_on = True
+        self._number: dict[int, int] = {}
+        self._living: set[int] = set()
+        self._called: set[int] = set()
 
-    def takes(self, note: Notification, *, of_main: bool, now_s: float) -> bool:
+    def takes(self, note: Notification, *, now_s: float) -> bool:
         """Whether to hold this call back: it is not to be answered until :meth:`due` gives it."""
-        thread = self._number(note.tid)
-        if note.foreign or not (note.nr in _SYNCS or (note.nr in _WRITES and not of_main)):
+        if note.foreign:
             return False
-        turn = thread + self._calls[thread] // _IN_A_ROW
-        self._calls[thread] += 1
-        if turn % 3 == 2 or len(self._held) >= _AT_ONCE or self._spent_s >= BUDGET_S:
+        is_first = note.tid not in self._called
+        self._called.add(note.tid)
+        role = self._role(note.tid)
+        if self._slow == ALL_OTHERS:
+            if role == MAIN or not is_first or self._spent_s >= BUDGET_S:
+                return False
+            self._hold(note, now_s)
+            return True
+        if role != self._slow:
             return False
-        self._held.append((thread, now_s, note))
-        self._quiet_since_s = now_s
+        if note.nr in _WRITES:
+            # A file in many writes is late as a whole when the first one is.
+            if not self._went_on:
+                return False
+        elif note.nr not in _SYNCS and (note.nr not in _NAMES or self._slow == MAIN):
+            return False
+        if self._spent_s >= BUDGET_S or (self._slow == MAIN and self._is_alone()):
+            return False
+        self._hold(note, now_s)
         return True
 
-    def _number(self, tid: int) -> int:
-        """Threads are numbered as they were started, as far as that is known."""
-        if tid not in self._numbers:
-            try:
-                group = sorted(map(int, os.listdir(f"/proc/{tid}/task")))
-            except OSError:
-                group = []
-            for one in (*group, tid):
-                self._numbers.setdefault(one, len(self._numbers))
-        return self._numbers[tid]
+    def _hold(self, note: Notification, now_s: float) -> None:
+        if not self._held:
+            self._waited_s = now_s
+            self._went_on = False
+        self._heard_s = now_s
+        self._held.append((now_s, note))
 
-    def went_on(self, now_s: float) -> None:
-        """Another thread has done something."""
-        self._quiet_since_s = now_s
+    def _role(self, tid: int) -> int:
+        if self._is_main(tid):
+            return MAIN
+        if tid not in self._number:
+            self._add(tid)
+        return 1 + self._number[tid] % self._others
+
+    def _add(self, tid: int) -> None:
+        """Threads are numbered as they were started, as far as that is known."""
+        try:
+            group = sorted(map(int, os.listdir(f"/proc/{tid}/task")))
+        except OSError:
+            group = []
+        for one in (*group, tid):
+            if not self._is_main(one) and one not in self._number:
+                self._number[one] = len(self._number)
+                self._living.add(one)
+        self._living = {one for one in self._living if os.path.exists(f"/proc/{one}")}
+        self.at_once = max(self.at_once, len(self._living))
+
+    def has_new(self) -> None:
+        """A thread or process is started."""
+        self._went_on = True
+
+    def went_on(self, tid: int, now_s: float) -> None:
+        """A thread has done something that is seen."""
+        role = self._role(tid)
+        if role == MAIN if self._slow == ALL_OTHERS else role != self._slow:
+            self._heard_s = now_s
+            self._went_on = True
 
     def due_s(self) -> float | None:
         """When a held call is to go on, as far as is known now; None: nothing is held."""
         if not self._held:
             return None
-        longest_s = min(since_s for _, since_s, _ in self._held) + LONGEST_S
-        return min(self._quiet_since_s + QUIET_S, longest_s)
+        return min(self._heard_s + QUIET_S, self._held[0][0] + LONGEST_S)
 
     def due(self, now_s: float) -> Notification | None:
         """A call that is to go on now, and is not held any more."""
         due_s = self.due_s()
         if due_s is None or now_s < due_s:
             return None
-        _, since_s, note = chosen = min(self._held, key=lambda held: held[0])
-        self._held.remove(chosen)
-        self._spent_s += now_s - since_s
-        self._quiet_since_s = now_s
+        _, note = self._held.pop(0)
+        self._spent_s += now_s - self._waited_s
+        self._waited_s = now_s
+        if self._slow != ALL_OTHERS:
+            self._heard_s = now_s
         return note

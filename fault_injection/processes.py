@@ -164,6 +164,18 @@ def has_children() -> bool:
     return True
 
 
+def has_company(pid: int) -> bool:
+    """Whether a process has another thread, or a child that lives. Linux."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        if len(threads) > 1:
+            return True
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return bool(living(map(int, file.read().split())))
+    except OSError:
+        return True  # not known here
+
+
 def reap(pids: Iterable[int]) -> None:
     """Collect those of ``pids`` that are dead children of this process; does not wait."""
     for pid in pids:

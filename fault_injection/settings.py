@@ -43,9 +43,9 @@ class Settings:
     stderr. Without ``follow_outputs`` a write to stdout or stderr is no place at which a fault may
     strike, and costs nothing: what was told is read before each call, which keeps its order for a
     program of one thread, but not the order of stdout and stderr between two calls.
-    ``hold_threads`` lets other threads and processes go first where they do not wait
-    (``fault_injection.holding``). ``at_fault`` is called while the program is held at the fault,
-    before it is hurt.
+    ``hold_back`` (number, of how many others) makes one thread slow: the main one (number 0), or
+    that one of the others (``fault_injection.holding``). ``at_fault`` is called while the program
+    is held at the fault, before it is hurt.
 
     Bounds: ``output_limit_bytes`` of each source are kept; ``leftover_grace_s`` is what children
     have, after the program has ended, to end by themselves, unless they are no more than
@@ -65,7 +65,7 @@ class Settings:
     report_points: bool = False
     watch: tuple[str, ...] = ()
     follow_outputs: bool = True
-    hold_threads: bool = False
+    hold_back: tuple[int, int] | None = None
     stable_names: frozenset[bytes] | None = None
     at_fault: Callable[[], None] | None = None
     output_limit_bytes: int = 1 << 20
@@ -115,8 +115,9 @@ class Attempt:
     ``name#n`` each, in order. ``reads``, ``removed`` and ``overlay`` (with ``observe_reads``) are
     what was asked of the starting tree, the directories of it that were listed and are gone, and
     where what is there came from. ``redirected``: a file of the tree stood for stdout or stderr.
-    ``left_behind`` are the command lines of processes that outlived
-    the main process and were killed. ``untraceable`` names the first call that cannot be recorded,
+    ``left_behind`` are the command lines of processes that outlived the main process and were
+    killed. ``at_once`` (with ``hold_back``) is how many other threads and processes that did
+    something there were at one time. ``untraceable`` names the first call that cannot be recorded,
     and why. ``bounded`` says which bound ended the attempt, ``start_error`` why it never began.
     """
 
@@ -138,6 +139,7 @@ class Attempt:
     redirected: bool = False
     overlay: Overlay | None = None
     left_behind: tuple[str, ...] = ()
+    at_once: int = 0
     untraceable: str = ""
     bounded: str = ""
     start_error: str = ""

@@ -51,6 +51,7 @@ class Watched:
     bounded: str = ""
     start_error: str = ""
     left_behind: tuple[str, ...] = ()
+    at_once: int = 0
     cut: set[str] = field(default_factory=set)
 
     def append(self, places: list[str], place: str, what: str) -> None:

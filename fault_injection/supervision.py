@@ -75,7 +75,7 @@ class Supervision:
         self._strike_s = None if wait_s is None else began_s + wait_s
         self._tick_s = began_s + _TICK_S
         self._tasks_started = 0
-        self._holder = Holder() if settings.hold_threads else None
+        self._holder = self._make_holder() if settings.hold_back is not None else None
         self._free_at_first = self._free_bytes()
         self._control = b""
         self._output_bytes = 0
@@ -94,6 +94,17 @@ class Supervision:
             self._register(started.control.fileno(), self._on_control)
         if started.handshake is not None:
             self._register(started.handshake.fileno(), self._on_handshake)
+
+    def _make_holder(self) -> "Holder":
+        assert self._settings.hold_back is not None
+        slow, others = self._settings.hold_back
+        main = self._started.pid
+        return Holder(
+            slow,
+            others=others,
+            is_main=lambda tid: tid == main,
+            is_alone=lambda: not processes.has_company(main),
+        )
 
     # The loop.
 
@@ -279,13 +290,16 @@ class Supervision:
         if note.nr in syscalls.STARTS_TASK and not note.foreign:
             # Counted here and not by the clock: what forks without end forks faster than that.
             self._tasks_started += 1
+            if self._holder is not None:
+                self._holder.has_new()
             if self._tasks_started % TASKS_BETWEEN_CHECKS == 0:
                 self._check_bounds()
             seccomp.respond_continue(self._started.listener, note.id)
             return True
         if self._holder is not None and self._tasks_started:
-            of_main = self._striker.is_main(note.tid)
-            if self._holder.takes(note, of_main=of_main, now_s=time.monotonic()):
+            taken = self._holder.takes(note, now_s=time.monotonic())
+            self.watched.at_once = self._holder.at_once
+            if taken:
                 return True
         self._pass(note)
         return True
@@ -301,7 +315,7 @@ class Supervision:
         if call.place:
             self.watched.append(self.watched.places, call.place, "places")
             if self._holder is not None:
-                self._holder.went_on(time.monotonic())
+                self._holder.went_on(note.tid, time.monotonic())
             if self._aim.hits_call(call.place):
                 self._striker.strike_call(note, call)
                 return

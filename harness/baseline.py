@@ -8,8 +8,8 @@ The first run is a process of its own, the second a fork where the subject can b
 two agree is the proof that the fork server does not change the subject. If they do not, a third
 run, again a process, tells whether the subject or the fork is to blame. A fork after which modules
 were loaded for those to come (:mod:`fault_injection.forkimports`) is run once more. A program of
-several threads is also run with some of them held back (:mod:`fault_injection.holding`), and the
-trace is that of this run.
+several threads is also run with one after another of them held back (:mod:`harness.recordings`),
+and the traces are those of these runs.
 """
 
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,7 @@ from harness.observation import (
     losses_of,
 )
 from harness.promises import Promise, numbered_alike, promises_of
+from harness.recordings import recorded
 from harness.subjects import Subject, is_stream
 from harness.uninterrupted import (
     FIRST_TIMEOUT_S,
@@ -54,6 +55,8 @@ class Baseline:
     and processes changed something; ``written_bytes`` what was written in all. ``lasting`` are the
     command lines of processes that outlived the run. ``alike``: acknowledgements count the losses'
     steps. ``step_files`` (tinyllm) has the sha256 of each step's files, by step and name.
+    ``others`` are the recordings number 1, 2, ... of the same run with other threads slow
+    (:mod:`harness.recordings`), for power losses.
     """
 
     losses: tuple[Event, ...]
@@ -78,14 +81,18 @@ class Baseline:
     follow_outputs: bool = True
     loss_digits: int = 0
     alike: bool = False
+    number: int = 0
+    others: tuple["Baseline", ...] = ()
     outputs: tuple[str, ...] = ()
 
 
 def run_baseline(
     subject: Subject, scratch: Path, *, fork: bool = True
-) -> tuple[Baseline, Trace | None]:
-    """Run the subject uninterrupted and describe it; the trace is that of the first run, or of one
-    more where names are made at random.
+) -> tuple[Baseline, tuple[Trace, ...]]:
+    """Run the subject uninterrupted and describe it.
+
+    The first trace is that of the first run, or of one more where names are made at random or
+    there are several threads; the others are those of ``Baseline.others``.
 
     The trace's blobs stay below ``scratch``. Raises :class:`UsageError` when the subject is
     wrongly described or fails by itself, :class:`CannotJudge` when it is not deterministic.
@@ -118,33 +125,46 @@ def run_baseline(
         _require_deterministic(subject, difference_of(first, labelled))
         first = replace(labelled, tree=first.tree)
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
+    recordings = [first]
     if _threads(first) > 1:
-        held, why_not = _held_back(first, subject, scratch, names=names)
-        first = held or first
-        notes += [why_not] if why_not else []
-    first = replace(first, tree=tree)
-    return _describe(first, labelled, subject=subject, forked=forked, notes=tuple(notes))
+        recordings, said = _held_back(first, subject, scratch, names=names)
+        notes += [said] if said else []
+    described = [
+        _describe(
+            replace(run, tree=tree), labelled, subject=subject, forked=forked, notes=tuple(notes)
+        )
+        for run in recordings
+    ]
+    traces = [run.attempt.trace for run in recordings]
+    others = tuple(replace(one, number=n) for n, one in enumerate(described[1:], start=1))
+    return replace(described[0], others=others), tuple(trace for trace in traces if trace)
 
 
 def _held_back(
     first: UninterruptedRun, subject: Subject, scratch: Path, *, names: frozenset[bytes] | None
-) -> tuple[UninterruptedRun | None, str]:
-    """A run whose trace shows who waits for whom, for crash states; or why there is none."""
-    timeout_s = (subject.timeout_s or FIRST_TIMEOUT_S) + holding.BUDGET_S
+) -> tuple[list[UninterruptedRun], str]:
+    """The runs whose traces show who waits for whom, for crash states; and what to say of it."""
+    timeout_s = (subject.timeout_s or FIRST_TIMEOUT_S) + 2 * holding.BUDGET_S
     patient = replace(subject, timeout_s=timeout_s)
-    try:
+
+    def run(hold_back: tuple[int, int]) -> UninterruptedRun:
+        number = 5 + hold_back[0]
         held = run_uninterrupted(
-            patient, scratch, number=5, fork=False, names=names, hold_threads=True
+            patient, scratch, number=number, fork=False, names=names, hold_back=hold_back
         )
-        why_not = difference_of(first, held)
+        if why_not := difference_of(first, held):
+            raise CannotJudge(why_not)
+        return held
+
+    try:
+        return recorded(
+            run, attempt_of=lambda held: held.attempt, written_bytes=_written_bytes(first)
+        )
     except (UsageError, CannotJudge) as error:
-        held, why_not = None, str(error)
-    if why_not is None:
-        return held, ""
-    return None, (
-        "with threads held back for a moment, to see who waits for whom, the uninterrupted run did "
-        f"not do the same, and power losses are those of a run without: {why_not}"
-    )
+        return [first], (
+            "with threads held back for a moment, to see who waits for whom, the uninterrupted run "
+            f"did not do the same, and power losses are those of a run without: {error}"
+        )
 
 
 def _require_deterministic(subject: Subject, difference: str | None) -> None:
@@ -193,6 +213,11 @@ def _why_not_forked(subject: Subject) -> str | None:
     return None
 
 
+def _written_bytes(run: UninterruptedRun) -> int:
+    trace = run.attempt.trace
+    return sum(op.size for op in trace.operations if op.blob) if trace else 0
+
+
 def _threads(run: UninterruptedRun) -> int:
     """How many threads and processes changed something, as far as is known."""
     trace = run.attempt.trace
@@ -214,7 +239,7 @@ def _describe(
     subject: Subject,
     forked: bool,
     notes: tuple[str, ...],
-) -> tuple[Baseline, Trace | None]:
+) -> Baseline:
     trace = first.attempt.trace
     losses = losses_of(first.events)
     return Baseline(
@@ -231,7 +256,7 @@ def _describe(
         seconds=labelled.attempt.seconds,
         fork=forked,
         threads=_threads(first),
-        written_bytes=sum(op.size for op in trace.operations if op.blob) if trace else 0,
+        written_bytes=_written_bytes(first),
         lasting=labelled.lasting,
         follow_outputs=_order_needs_following(first, subject),
         untraceable=first.attempt.untraceable,
@@ -245,4 +270,4 @@ def _describe(
             for seen in labelled.attempt.seen
             if is_output(seen.place) and seen.data.endswith(b"\n")
         ),
-    ), trace
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fault_injection.faults import ActionKind, Fault, TriggerKind
 
 LAYERS = ("point", "kill", "double", "power", "realfs", "error", "corrupt", "signal")
+STATE, RECORDING = "state", "recording"  # keys of ``Case.state``
 REWIND = "rewind-"  # in the words of an id, before the name of the step directory
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._+#=,~@-]+")
 _STEP_DIRECTORY = re.compile(r"step-[0-9]{6}")
@@ -80,6 +81,22 @@ class Case:
         if self.rewind:
             done[1:2] = [f"a rewind to {self.rewind}{''.join(f' with {d}' for d in done[1:2])}"]
         return ", then ".join(done)
+
+
+def at_state(case: Case, descriptor: str) -> Case:
+    """The case of a crash state, from another one of its place and recording."""
+    others = tuple(pair for pair in case.state if pair[0] != STATE)
+    return replace(case, state=((STATE, descriptor), *others))
+
+
+def in_recording(case: Case, number: int) -> Case:
+    """The case with the recorded run that its crash place is of; the first one goes without."""
+    return replace(case, state=(*case.state, (RECORDING, str(number)))) if number else case
+
+
+def recording_of(case: Case) -> int:
+    """The number of the recorded run that a crash state is of."""
+    return int(dict(case.state).get(RECORDING, "0"))
 
 
 def kill_case(subject: str, layer: str, trigger: TriggerKind, *places: str) -> Case:

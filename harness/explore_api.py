@@ -1,6 +1,6 @@
 """``explore``: every crash state of a piece of Python that writes files, judged by your own check.
 
-The workload runs once, recorded, in a forked child; from the recording every state that a power
+The workload runs, recorded, in a forked child; from the recording every state that a power
 loss may leave under a persistence model is computed, laid out as real files, and given to the
 check, each in a fork of its own. Nothing that setup, workload and checks do in memory reaches the
 caller or each other, except that workload and checks see what setup did.
@@ -95,7 +95,10 @@ def explore(
     timeout_s: float = 30.0,
     equal_reads: bool = True,
 ) -> Exploration:
-    """Record ``workload(root)`` once and run ``check(root)`` on every state a power loss may leave.
+    """Record ``workload(root)`` and run ``check(root)`` on every state a power loss may leave.
+
+    The workload runs once; one that starts threads or processes runs again from the same tree with
+    one after another of them slow, so that what nobody waits for comes late.
 
     ``setup(root)`` makes the tree that is durable before. A check fails by returning something
     false, by an exception, by a crash or by taking longer than ``timeout_s``; returning None is

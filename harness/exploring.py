@@ -8,7 +8,7 @@ the check asks for that; all models share what is known.
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fault_injection.attempt import Attempt, Command, Settings, run_attempt
@@ -21,12 +21,15 @@ from fault_injection.crash_states import (
 )
 from fault_injection.crash_states.describe import operation_words
 from fault_injection.crash_states.space import space_of
+from fault_injection.holding import ALL_OTHERS
 from fault_injection.trace import FileType, Kind, Trace
 from harness.checking import Checks, Plan, Printed, Unsteady
 from harness.errors import CannotJudge
 from harness.power.reasons import reason_of
+from harness.recordings import recorded
 from harness.report.clean import one_line, printable
 from harness.report.timeline import Step, Timeline, as_text
+from harness.scratch import copied
 from harness.state_timeline import steps_of
 
 MAX_VIOLATIONS = 200  # of one model; all are counted
@@ -114,12 +117,40 @@ def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
     if plan.setup is not None:
         plan.setup(plan.root)
         beat()
-    trace = _recorded(plan)
-    printed = _printed(trace) if plan.told else Printed()
-    try:
-        return _explored(plan, trace, Checks(plan, printed, beat, equal_reads=plan.equal_reads))
-    except Unsteady:
-        return _explored(plan, trace, Checks(plan, printed, beat, equal_reads=False))
+    traces = _recorded(plan, beat)
+    found: list[Explored] = []
+    for trace in traces:
+        printed = _printed(trace) if plan.told else Printed()
+        try:
+            checks = Checks(plan, printed, beat, equal_reads=plan.equal_reads)
+            found.append(_explored(plan, trace, checks))
+        except Unsteady:
+            found.append(_explored(plan, trace, Checks(plan, printed, beat, equal_reads=False)))
+    return _together(found)
+
+
+def _together(found: Sequence[Explored]) -> Explored:
+    """What several recordings showed, of different orders of the same threads."""
+    first, *others = found
+    violations = [violation for one in found for violation in one.violations]
+    violations.sort(key=lambda one: (not one.explained, len(one.lost)))
+    return Explored(
+        violations=tuple(violations) if others else first.violations,
+        counts=tuple(
+            (model, _sum([dict(one.counts)[model] for one in found])) for model, _ in first.counts
+        ),
+        checks=sum(one.checks for one in found),
+        operations=first.operations,
+    )
+
+
+def _sum(counts: Sequence[Count]) -> Count:
+    return Count(
+        states=sum(count.states for count in counts),
+        failed=sum(count.failed for count in counts),
+        places=sum(count.places for count in counts),
+        sampled=any(count.sampled for count in counts),
+    )
 
 
 def _explored(plan: Plan, trace: Trace, checks: Checks) -> Explored:
@@ -141,18 +172,33 @@ def _explored(plan: Plan, trace: Trace, checks: Checks) -> Explored:
     )
 
 
-def _recorded(plan: Plan) -> Trace:
+def _recorded(plan: Plan, beat: Callable[[], None]) -> list[Trace]:
+    """The workload's traces: one, or some of a workload of several threads."""
+    start = copied(plan.root, plan.spool / "start")
+
+    def run(hold_back: tuple[int, int]) -> Attempt:
+        if hold_back[0] != ALL_OTHERS:
+            copied(start, plan.root)
+        beat()
+        return _attempt(plan, hold_back)
+
+    found, _ = recorded(run, attempt_of=lambda attempt: attempt)
+    return [attempt.trace for attempt in found if attempt.trace is not None]
+
+
+def _attempt(plan: Plan, hold_back: tuple[int, int]) -> Attempt:
     attempt = run_attempt(
         Command(("the workload",), os.getcwd(), (), call=lambda: plan.workload(plan.root)),
         Settings(
             str(plan.root),
             timeout_s=plan.timeout_s,
-            record_to=str(plan.spool),
-            hold_threads=True,
+            record_to=str(plan.spool / str(hold_back[0])),
+            hold_back=hold_back,
         ),
     )
     for stream, output in ((sys.stdout, attempt.stdout), (sys.stderr, attempt.stderr)):
-        stream.write(output.decode(errors="backslashreplace"))
+        if hold_back[0] == ALL_OTHERS:  # once is enough
+            stream.write(output.decode(errors="backslashreplace"))
     problem = _why_not(attempt, plan)
     if problem:
         raise CannotJudge(problem)
@@ -162,7 +208,7 @@ def _recorded(plan: Plan) -> Trace:
             "the workload changed nothing below the path that it was given; there is no crash "
             "state to look at"
         )
-    return attempt.trace
+    return attempt
 
 
 def _why_not(attempt: Attempt, plan: Plan) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fault_injection.faults import Fault, TriggerKind
 from harness import planning, tasks
 from harness.cases import Case
-from harness.reproduction import Found, Prepared, exploration, rerun, rewinds
+from harness.reproduction import Found, Prepared, explorations, rerun, rewinds
 
 MOST_RUNS = 60
 
@@ -24,9 +24,8 @@ def minimized(found: Found, prepared: Prepared, *, say: Callable[[str], None]) -
         say("nothing to minimise: the case breaks no invariant now")
         return found
     if case.layer.startswith("power/"):
-        smaller = prepared.executor.submit(
-            tasks.smaller_states_task, exploration(prepared, case.layer.partition("/")[2]), case
-        ).result()
+        [exploration] = explorations(prepared, case.layer.partition("/")[2], case=case)
+        smaller = prepared.executor.submit(tasks.smaller_states_task, exploration, case).result()
         candidates: Iterator[Case] = iter(smaller)
     else:
         candidates = _smaller(case, prepared)

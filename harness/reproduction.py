@@ -18,7 +18,15 @@ from fault_injection.filesystems import FILE_SYSTEMS
 from harness import planning, tasks
 from harness.baseline import Baseline
 from harness.bundles import Bundle, BundledAttempt, read_bundle, write_bundle
-from harness.cases import LAYERS, REWIND, Case, kill_case, rewind_case, time_case
+from harness.cases import (
+    LAYERS,
+    REWIND,
+    Case,
+    kill_case,
+    recording_of,
+    rewind_case,
+    time_case,
+)
 from harness.commands.gate import smoke_configs
 from harness.errors import HarnessError, UsageError
 from harness.failures import bundled_attempts, crash_state
@@ -240,9 +248,8 @@ def planned(prepared: Prepared, *, layer: str = "") -> Iterator[Case]:
     if "power" in wanted:
         model = layer.partition("-")[2]
         for one in (model,) if model else ("posix", "ext4", "xfs", "btrfs"):
-            yield from prepared.executor.submit(
-                tasks.power_cases_task, exploration(prepared, one)
-            ).result()
+            for exploration in explorations(prepared, one):
+                yield from prepared.executor.submit(tasks.power_cases_task, exploration).result()
 
 
 def rewinds(prepared: Prepared, layer: str) -> Iterator[Case]:
@@ -257,26 +264,41 @@ def rewinds(prepared: Prepared, layer: str) -> Iterator[Case]:
             yield from planning.rewind_kill_cases(outcome)
 
 
-def exploration(prepared: Prepared, model: str, *, seed: int = 0) -> Exploration:
-    """The exploration of the whole recorded run under a model."""
-    return Exploration(
-        subject=prepared.subject,
-        baseline=prepared.baseline,
-        trace_dir=prepared.trace_dir,
-        model=model,
-        seed=seed,
-    )
+def explorations(
+    prepared: Prepared, model: str, *, case: Case | None = None, seed: int = 0
+) -> list[Exploration]:
+    """The explorations of whole recorded runs under a model: all, or the one that a case is of.
+
+    Raises :class:`UsageError` when there is no such recording now.
+    """
+    runs = [prepared.baseline, *prepared.baseline.others]
+    if case is not None:
+        number = recording_of(case)
+        runs = [run for run in runs if run.number == number]
+        if not runs:
+            raise UsageError(
+                f"{case.id}: its threads took turns in a way that was not recorded now "
+                f"(recording {number}). A bundle keeps the crash state: durability recheck BUNDLE"
+            )
+    return [
+        Exploration(
+            subject=prepared.subject,
+            baseline=run,
+            trace_dir=tasks.trace_of(prepared.trace_dir, run.number),
+            model=model,
+            seed=seed,
+        )
+        for run in runs
+    ]
 
 
 def rerun(case: Case, prepared: Prepared, *, directory: Path) -> Rerun:
     """Run a case with its trees kept below ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     if case.layer.startswith("power/"):
+        [exploration] = explorations(prepared, case.layer.partition("/")[2], case=case)
         run = prepared.executor.submit(
-            tasks.kept_state_task,
-            exploration(prepared, case.layer.partition("/")[2]),
-            case,
-            str(directory),
+            tasks.kept_state_task, exploration, case, str(directory)
         ).result()
     else:
         run = prepared.executor.submit(

@@ -52,15 +52,21 @@ def preload(subject: Subject) -> None:
         gc.freeze()
 
 
+def trace_of(trace_dir: str, number: int) -> str:
+    """Where the trace of a subject's recording ``number`` is, by where its first one is."""
+    return trace_dir if number == 0 else f"{trace_dir}@{number}"  # no subject's name has that sign
+
+
 def baseline_task(subject: Subject, fork: bool, keep_trace: str | None) -> Baseline:
-    """The subject's baseline; its trace is stored in ``keep_trace`` when that is given."""
+    """The subject's baseline; its traces are stored where ``keep_trace`` says when it is given."""
     preload(subject)
-    baseline, trace = run_baseline(subject, scratch(), fork=fork)
+    baseline, traces = run_baseline(subject, scratch(), fork=fork)
     baseline = proven(subject, baseline, scratch())
-    if keep_trace is not None and trace is not None:
+    if keep_trace is not None and traces:
         from fault_injection.tracestore import save_trace
 
-        save_trace(trace, keep_trace)
+        for number, trace in enumerate(traces):
+            save_trace(trace, trace_of(keep_trace, number))
     return baseline
 
 

@@ -61,11 +61,11 @@ def run_uninterrupted(
     number: int,
     fork: bool,
     names: frozenset[bytes] | None = None,
-    hold_threads: bool = False,
+    hold_back: tuple[int, int] | None = None,
 ) -> UninterruptedRun:
     """Run the subject from nothing to its end, recorded; its spool is ``scratch/spool-<number>``.
 
-    ``names`` are those that are not made at random. With ``hold_threads`` threads are held back
+    ``names`` are those that are not made at random. With ``hold_back`` a thread is slow
     (:mod:`fault_injection.holding`). Raises :class:`UsageError` when it cannot be started, fails
     or meets a bound of its own, :class:`CannotJudge` when the machine has too little room.
     """
@@ -79,7 +79,7 @@ def run_uninterrupted(
             record_to=str(scratch / f"spool-{number}"),
             report_points=True,
             watch=subject.watched(),
-            hold_threads=hold_threads,
+            hold_back=hold_back,
             stable_names=names,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,
             tree_limit_bytes=_room_bytes(root) // 4,  # it is kept in the spool as well

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import reproduction, tasks
 from harness.campaign import REPORTS
-from harness.cases import Case
+from harness.cases import Case, at_state
 from harness.commands.common import MODELS, duration, list_of
 from harness.errors import CannotJudge, UsageError
 from harness.explaining import Explained, Why
@@ -85,8 +85,14 @@ def run_explain(arguments: argparse.Namespace) -> int:
                 return EXPLAINED
         stopped = False
         for model in _models(arguments.models, case):
-            exploration = reproduction.exploration(prepared, model, seed=arguments.seed)
-            said = executor.submit(tasks.explain_model_task, exploration, arguments.budget).result()
+            for exploration in reproduction.explorations(
+                prepared, model, case=case, seed=arguments.seed
+            ):
+                said = executor.submit(
+                    tasks.explain_model_task, exploration, arguments.budget
+                ).result()
+                if said.failed:
+                    break  # another order of the threads is worth a word when this one is mended
             _print(model_lines(said, with_why=case is None, budget_s=arguments.budget))
             stopped = stopped or bool(said.stopped)
     return NOT_FOUND_OUT if stopped else EXPLAINED
@@ -130,7 +136,7 @@ def _again(arguments: argparse.Namespace) -> str:
 
 def _of_case(case: Case, prepared: Prepared, executor: Executor, *, again: str) -> Iterator[str]:
     model = case.layer.partition("/")[2]
-    exploration = reproduction.exploration(prepared, model or "kill")
+    [exploration] = reproduction.explorations(prepared, model or "kill", case=case)
     yield f"why  {case.id}"
     if model:
         why = executor.submit(tasks.explain_state_task, exploration, case).result()
@@ -152,8 +158,7 @@ def _of_case(case: Case, prepared: Prepared, executor: Executor, *, again: str) 
 def _holds(why: Why, case: Case) -> str:
     if not why.reason.holds_if:
         return ""
-    good = Case(case.subject, case.layer, place=case.place, state=(("state", why.reason.holds_if),))
-    return good.id
+    return at_state(case, why.reason.holds_if).id
 
 
 def why_lines(why: Why, *, holds: str = "") -> Iterator[str]:

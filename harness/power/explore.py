@@ -5,6 +5,7 @@ so that what one model's states taught answers those of the next.
 """
 
 import fnmatch
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from fault_injection.crash_states import (
 from fault_injection.trace import Trace
 from fault_injection.tracestore import load_trace
 from harness.baseline import Baseline
-from harness.cases import Case
+from harness.cases import Case, at_state, in_recording
 from harness.evidence import Finding
 from harness.power.judge import Judge, shown_events
 from harness.power.reasons import lost_words, reason_of
@@ -32,6 +33,7 @@ CAUSES = 24  # sought at most, and of one kind
 CAUSES_OF_A_KIND = 3
 FAILURES = 2000
 PLENTY = 32
+_NUMBER = re.compile(r"@[0-9]+$")  # of a recording (``tasks.trace_of``)
 MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of subjects
 
 
@@ -130,6 +132,10 @@ class _Prepared:
 _prepared: dict[tuple[str, bool, bool], _Prepared] = {}
 
 
+def _first_recording(key: tuple[str, bool, bool]) -> tuple[str, bool, bool]:
+    return (_NUMBER.sub("", key[0]), *key[1:])
+
+
 def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
     """This worker's judge for the subject; made once."""
     key = (exploration.trace_dir, exploration.equal_reads, exploration.presume)
@@ -147,6 +153,10 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
             check=True,
             seed=exploration.seed,
         )
+        for other, earlier in _prepared.items():
+            if _first_recording(other) == _first_recording(key):
+                # How a tree is resumed on does not depend on the recording that it is a state of.
+                judge.known, judge.removals = earlier.judge.known, earlier.judge.removals
         if exploration.subject.format == "tinyllm":
             everything = enumerate_states(trace, model="kill", outputs=outputs)
             judge.know_complete(state.tree() for state in everything)
@@ -229,12 +239,13 @@ def explore(
 def case_of(exploration: Exploration, state: State) -> Case:
     """The case of one crash state."""
     place = place_case(exploration, state.place_label)
-    return replace(place, state=(("state", state.descriptor()),))
+    return at_state(place, state.descriptor())
 
 
 def place_case(exploration: Exploration, label: str) -> Case:
     """What the states of a crash place are recorded as together, those that hold."""
-    return Case(subject=exploration.subject.name, layer=f"power/{exploration.model}", place=label)
+    case = Case(subject=exploration.subject.name, layer=f"power/{exploration.model}", place=label)
+    return in_recording(case, exploration.baseline.number)
 
 
 def _lets_through(exploration: Exploration, case: Case) -> bool:

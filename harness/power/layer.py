@@ -9,7 +9,7 @@ from fault_injection.crash_states import DEFAULT_BOUND
 from harness import planning, results, tasks, underway
 from harness.baseline import Baseline
 from harness.campaign import Campaign, Failed, command_for
-from harness.cases import Case
+from harness.cases import Case, at_state
 from harness.evidence import Finding
 from harness.power.explore import PLENTY, Exploration, Explored, Failure, place_case
 from harness.results import CaseRecord, LayerCount, Violation
@@ -68,26 +68,22 @@ def start_power(
         return None
     if campaign.options.trace_dir is None or campaign.stopped or campaign.out_of_time():
         return None
-    if stretches is None:
-        stretches = planning.operations_of_saves(baseline, saves)
     jobs = campaign.options.jobs
     pieces = [
-        piece
-        for first, last in stretches
-        for piece in planning.shared_out(
-            first,
-            baseline.operations if last < 0 else last,
-            pieces=PIECES_A_WORKER * jobs if len(stretches) == 1 and jobs > 1 else 1,
-        )
+        (run, piece)
+        for run in (baseline, *baseline.others)
+        for piece in _pieces(run, _stretches(run, saves, stretches), jobs=jobs)
     ]
     started = []
     # The last first: what is pending grows along a save, and the longest must not begin last.
-    for number, (first, last) in reversed(list(enumerate(pieces))):
+    for number, (run, (first, last)) in reversed(list(enumerate(pieces))):
         explorations = tuple(
             Exploration(
                 subject=subject,
-                baseline=baseline,
-                trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
+                baseline=run,
+                trace_dir=tasks.trace_of(
+                    f"{campaign.options.trace_dir}/{subject.name}", run.number
+                ),
                 model=model,
                 first=first,
                 last=last,
@@ -107,6 +103,29 @@ def start_power(
         started.append(Piece(explorations, future, told))
     started.reverse()
     return Started(subject, tuple(started))
+
+
+def _stretches(
+    run: Baseline,
+    saves: tuple[int, ...] | None,
+    stretches: Sequence[tuple[int, int]] | None,
+) -> Sequence[tuple[int, int]]:
+    """The crash places to explore: given ones are of the first recording."""
+    if stretches is None:
+        return planning.operations_of_saves(run, saves)
+    return () if run.number else stretches
+
+
+def _pieces(
+    run: Baseline, stretches: Sequence[tuple[int, int]], *, jobs: int
+) -> list[tuple[int, int]]:
+    """The tasks' crash places: one long stretch is shared out."""
+    pieces = PIECES_A_WORKER * jobs if len(stretches) == 1 and jobs > 1 else 1
+    return [
+        piece
+        for first, last in stretches
+        for piece in planning.shared_out(first, run.operations if last < 0 else last, pieces=pieces)
+    ]
 
 
 def collect_power(campaign: Campaign, started: Started, *, stopping: bool = False) -> None:
@@ -185,23 +204,13 @@ def power_layer(
         collect_power(campaign, started)
 
 
-def power_case(subject: Subject, layer: str, failure: Failure) -> Case:
-    """The case of one crash state."""
-    return Case(
-        subject=subject.name,
-        layer=layer,
-        place=failure.place,
-        state=(("state", failure.descriptor),),
-    )
-
-
 def _record(campaign: Campaign, exploration: Exploration, layer: str, explored: Explored) -> None:
     subject = exploration.subject
     told: Counter[str] = Counter()
     failed_at: Counter[str] = Counter()
     for failure in explored.failures:
         failed_at[failure.place] += 1
-        case = power_case(subject, layer, failure)
+        case = at_state(place_case(exploration, failure.place), failure.descriptor)
         for finding in failure.findings:
             signature = _signature(finding, failure)
             told[signature] += 1
@@ -270,8 +279,7 @@ def _violation(
 ) -> Violation:
     holds = ""
     if failure.holds_if:
-        good = Case(subject.name, layer, place=failure.place, state=(("state", failure.holds_if),))
-        holds = good.id
+        holds = at_state(case, failure.holds_if).id
     return Violation(
         case=case.id,
         layer=layer,
