@@ -1,6 +1,7 @@
 """What ends a command without a verdict about the subject, and with which exit code."""
 
 import errno
+import os
 
 
 class HarnessError(Exception):
@@ -21,9 +22,20 @@ class CannotJudge(HarnessError):
     exit_code = 3
 
 
+def is_full(error: OSError) -> bool:
+    """Whether it is about a disk, or a quota, that is full.
+
+    ``shutil`` gathers what went wrong in a tree, as text.
+    """
+    full = (errno.ENOSPC, errno.EDQUOT)
+    if error.errno is None and error.args:
+        return any(os.strerror(number) in str(error.args[0]) for number in full)
+    return error.errno in full
+
+
 def no_room(error: OSError) -> CannotJudge | None:
     """The same as a reason why nothing can be said, when a disk (or a quota) is full."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not is_full(error):
         return None
     where = f" for {error.filename}" if error.filename else ""
     return CannotJudge(

@@ -78,11 +78,15 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """An fsync of the program, or one to add: of what, after or as which line, how often."""
+    """An fsync of the program, or one to add: of what, after or as which line, how often.
+
+    ``files`` are how many it is of in one save.
+    """
 
     words: str
     site: str
     times: int
+    files: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,10 @@ class Mending:
     complete: bool = False
     smallest: bool = False
     beyond: str = ""
+
+    def times(self) -> int:
+        """How many fsyncs are added in the run."""
+        return sum(sync.times for sync in self.add)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +124,65 @@ class Sparing:
 _Line = tuple[str, str, str]
 
 
-def _line_of(search: Search, op: Operation, words: Sequence[str], role: str = "") -> _Line:
+def _line_of(
+    search: Search,
+    op: Operation,
+    words: Sequence[str],
+    role: str = "",
+    *,
+    files: Mapping[str, str],
+) -> _Line:
     place = op.stack or op.site
     if place and not search.one_file:
         return op.kind, place, role
-    return _VARIES.sub("N", steady(words[op.index], search.trace, search.names)), place, role
+    said = steady(words[op.index], search.trace, search.names)
+    return files.get(said) or _VARIES.sub("N", said), place, role
+
+
+def _files(search: Search) -> dict[str, str]:
+    """What is done to which file, by the words of each operation: alike in every save.
+
+    Numbers that tell the files of one save apart (a shard's) stay; those that advance from save to
+    save (a step's) and sizes do not. Where saves cannot be told apart there are none.
+    """
+    if not search.outputs:
+        return {}
+    texts: dict[str, dict[str, set[int]]] = {}  # by template: the words, and in which saves
+    words = _words(search.trace, search.model, search.outputs)
+    save = 0
+    for op in search.trace.operations:
+        save += op.index in search.outputs
+        said = steady(words[op.index], search.trace, search.names)
+        texts.setdefault(_VARIES.sub("N", said), {}).setdefault(said, set()).add(save)
+    return {
+        said: key
+        for alike in texts.values()
+        for said, key in zip(alike, _told_apart(alike, of_several=save > 2), strict=True)
+    }
+
+
+def _told_apart(alike: Mapping[str, set[int]], *, of_several: bool) -> list[str]:
+    """``alike`` words, which differ in numbers only, without those that advance.
+
+    ``of_several`` saves: what stays comes again in another one.
+    """
+    numbers = [_VARIES.findall(said.partition(" (")[0]) for said in alike]
+    stays = []
+    for position in range(len(numbers[0])):
+        by_save: dict[int, set[str]] = {}
+        for values, saves in zip(numbers, alike.values(), strict=True):
+            for save in saves:
+                by_save.setdefault(save, set()).add(values[position])
+        times = Counter(value for values in by_save.values() for value in values)
+        several = any(len(values) > 1 for values in by_save.values())
+        stays.append(several and (max(times.values()) > 1 or not of_several))
+    found = []
+    for said in alike:
+        kept = iter(stays)
+        parts = re.split(f"({_VARIES.pattern})", said)  # every other one is a number
+        parts[1::2] = [number if next(kept, False) else "N" for number in parts[1::2]]
+        found.append("".join(parts))
+    return found
 
 
 def _role(op: Operation, inode: int) -> str:
@@ -139,6 +201,7 @@ def _pairs(search: Search, lines: Iterable[_Line]) -> list[tuple[int, int]]:
     """Where an fsync stands that is added after ``lines``, and of what. What is gone needs none."""
     wanted = frozenset(lines)
     words = _words(search.trace, search.model, search.outputs)
+    files = _files(search) if search.one_file else {}
     gone = nameless_since(search.trace)
     end = len(search.trace.operations)
     found = {
@@ -146,7 +209,7 @@ def _pairs(search: Search, lines: Iterable[_Line]) -> list[tuple[int, int]]:
         for op in search.trace.operations
         for role in _ROLES
         if (inode := getattr(op, role)) >= 0
-        and _line_of(search, op, words, role) in wanted
+        and _line_of(search, op, words, role, files=files) in wanted
         and op.index < gone.get(inode, end)
     }
     return sorted(found)
@@ -163,17 +226,29 @@ def _with_lines(search: Search, lines: Iterable[_Line]) -> tuple[Trace, frozense
 
 
 def _shown(search: Search, line: _Line) -> Sync:
-    """A line to add, by its first occurrence, with all that it syncs there and elsewhere."""
+    """A line to add, by its first occurrence, with all that it syncs in that save."""
     words = _words(search.trace, search.model, search.outputs)
     types = space_of(search.trace, search.model, search.outputs).history.types
     pairs = _pairs(search, [line])
-    files: dict[str, str] = {}  # one of those that only differ in numbers and random names
-    for after, inode in pairs:
-        said = f"fsync({named(paths_after(search.trace, after), inode, types)})"
-        files.setdefault(_VARIES.sub("N", steady(said, search.trace, search.names)), said)
+    files: dict[str, str] = {}  # by what differs in more than a name made at random
+    times: Counter[str] = Counter()
+    of_one_save = _of_one_save(search, pairs)
+    for pair in pairs:
+        said = f"fsync({named(paths_after(search.trace, pair[0]), pair[1], types)})"
+        alike = steady(said, search.trace, search.names)
+        times[alike] += 1
+        if pair in of_one_save or times[alike] > 1:  # a name that comes again, in turn with others
+            files.setdefault(alike, said)
     first = search.trace.operations[pairs[0][0]]
     said = f"{few(list(files.values()))} after #{first.index} {words[first.index]}"
-    return Sync(said, first.site, len(pairs))
+    return Sync(said, first.site, len(pairs), len(files))
+
+
+def _of_one_save(search: Search, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those up to the first thing that the world saw after the first of them."""
+    begin = pairs[0][0]
+    end = min((i for i in search.outputs if i > begin), default=len(search.trace.operations))
+    return [pair for pair in pairs if pair[0] <= end]
 
 
 def mended(search: Search) -> Mending:
@@ -183,11 +258,13 @@ def mended(search: Search) -> Mending:
     if killed is not None:
         return Mending(beyond=f"a kill does the same {crash_words(killed)}")
     found = _mended(search)
-    if found.complete or search.one_file:
+    if search.one_file or (found.complete and all(sync.files == 1 for sync in found.add)):
         return found
-    # An fsync can do harm where one model makes a name durable before an older one: fewer of them.
+    # Of a line that does the same to several files, one may be all that it takes. An fsync can do
+    # harm, too, where one model makes a name durable before an older one.
     narrow = _mended(replace(search, one_file=True))
-    return narrow if narrow.complete else found
+    fewer = narrow.times() < found.times() or not found.complete
+    return narrow if narrow.complete and fewer else found
 
 
 def _mended(search: Search) -> Mending:
@@ -214,10 +291,11 @@ def _lines_for(search: Search, trace: Trace, outputs: frozenset[int], place: int
         cut, search.model, search.is_good, seed=search.seed, bound=search.bound, outputs=seen
     )
     words = _words(cut, search.model, seen)
+    files = _files(search) if search.one_file else {}
     found: list[_Line] = []
     for addition in done.additions if done.complete else ():
         op = cut.operations[addition.after]
-        found.append(_line_of(search, op, words, _role(op, addition.inode)))
+        found.append(_line_of(search, op, words, _role(op, addition.inode), files=files))
     return list(dict.fromkeys(found))
 
 
@@ -259,6 +337,7 @@ def _settled(search: Search, lines: list[_Line], proven: bool) -> Mending:
 def _all_lines(search: Search) -> list[_Line]:
     """Every line after which an fsync could be added."""
     words = _words(search.trace, search.model, search.outputs)
+    files = _files(search) if search.one_file else {}
     gone = nameless_since(search.trace)
     found: dict[_Line, None] = {}
     for op in search.trace.operations:
@@ -267,7 +346,7 @@ def _all_lines(search: Search) -> list[_Line]:
         for role in ("inode", "new_parent", "parent"):
             inode = getattr(op, role)
             if inode >= 0 and op.index < gone.get(inode, len(search.trace.operations)):
-                found.setdefault(_line_of(search, op, words, role))
+                found.setdefault(_line_of(search, op, words, role, files=files))
     return list(found)
 
 
@@ -275,10 +354,11 @@ def spared(search: Search) -> Sparing:
     """Which lines' syncs no explored state of a run without failing states needs."""
     search = replace(search, one_file=True)
     words = _words(search.trace, search.model, search.outputs)
+    files = _files(search)
     lines: dict[_Line, list[Operation]] = {}
     for op in search.trace.operations:
         if op.kind in SYNC_KINDS or op.synced:
-            lines.setdefault(_line_of(search, op, words), []).append(op)
+            lines.setdefault(_line_of(search, op, words, files=files), []).append(op)
     spare: list[Sync] = []
     needed: list[Sync] = []
     gone: list[Operation] = []

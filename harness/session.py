@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from harness import canary, results
 from harness.baseline import Baseline
 from harness.campaign import Campaign, Options, baselines
 from harness.doctor import reasons
-from harness.errors import CannotJudge, HarnessError, UsageError
+from harness.errors import CannotJudge, HarnessError, UsageError, is_full
 from harness.failures import write_bundles
 from harness.layers import Bounds, run_subject
 from harness.oracle import invariants_of
@@ -125,20 +126,43 @@ def _run(request: Request, signals: "_Signals") -> int:
                 campaign.canary = _canary(campaign)
             campaign.said.update((request.drive or _subjects)(campaign, request))
             if campaign.failed:
-                write_bundles(campaign, request.out, versions=versions(), executor=executor)
+                _keep_failures(campaign, request.out, executor=executor)
         except KeyboardInterrupt:
             signals.hold()
             campaign.interrupted = True
-            write_bundles(campaign, request.out, versions=versions(), executor=None)
+            _keep_failures(campaign, request.out, executor=None)
     signals.hold()
     result = _result(campaign, request)
     result.started = started.isoformat(timespec="seconds")
     result.seconds = round(time.monotonic() - began, 3)
     if request.remarks is not None:
         result.notes += request.remarks(result)
-    write_all(request.out, result, campaign.records)
+    try:
+        write_all(request.out, result, campaign.records)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        print_lines(result_lines(result, directory=request.out), stream=sys.stdout)
+        raise CannotJudge(
+            f"{request.out}: no space left on the device, and the results above were not written; "
+            "make room, or give another directory with --out"
+        ) from error
     print_lines(result_lines(result, directory=request.out), stream=sys.stdout)
     return results.exit_code(result)
+
+
+def _keep_failures(campaign: Campaign, out: Path, *, executor: Executor | None) -> None:
+    """Write the bundles; where there is no room for all of them, those that there is room for."""
+    try:
+        write_bundles(campaign, out, versions=versions(), executor=executor)
+    except (OSError, CannotJudge) as error:
+        if isinstance(error, OSError) and not is_full(error):
+            raise
+        why = "no space left on the device" if isinstance(error, OSError) else str(error)
+        campaign.notes.append(
+            f"{out}: not every failure could be kept ({why}); each can be made again with its "
+            "reproduce command"
+        )
 
 
 class _Signals:

@@ -200,7 +200,7 @@ def model_lines(said: Explained, *, with_why: bool, budget_s: float) -> Iterator
 
 def _mending_lines(mending: Mending, *, sampled: bool) -> Iterator[str]:
     if not mending.complete:
-        yield f"  no fsync mends it: {mending.beyond}; the order of the operations has to change"
+        yield f"  no fsync mends all: {mending.beyond}; the order of the operations has to change"
         return
     yield from (_sync_line("add", sync) for sync in mending.add)
     explored = "explored state (they are a sample)" if sampled else "state"

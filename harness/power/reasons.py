@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fault_injection.crash_states import Cause, State, describe
 from fault_injection.crash_states.describe import operation_words
+from fault_injection.crash_states.history import nameless_since
 from fault_injection.crash_states.space import Space
 from fault_injection.crash_states.tree import show
 from fault_injection.trace import ROOT_INODE, FileType, Kind, Trace
@@ -174,13 +175,12 @@ def missing_syncs(space: Space, needed: Sequence[int]) -> list[str]:
     """The fsyncs that would have made these operations durable, in words, each once, in order."""
     trace, types = space.history.trace, space.history.types
     paths = paths_after(trace, needed[-1])
-    found: list[str] = []
-    for index in needed:
-        for inode in to_sync(trace, index):
-            said = f"fsync({named(paths, inode, types)})"
-            if said not in found:
-                found.append(said)
-    return found
+    gone = nameless_since(trace)
+    inodes = dict.fromkeys(inode for index in needed for inode in to_sync(trace, index))
+    # What was removed by then was needed only for what else it held.
+    there = [inode for inode in inodes if gone.get(inode, needed[-1]) >= needed[-1]]
+    said = (f"fsync({named(paths, inode, types)})" for inode in there or inodes)
+    return list(dict.fromkeys(said))
 
 
 def named(paths: Mapping[int, str], inode: int, types: Mapping[int, FileType]) -> str:

@@ -1,6 +1,9 @@
 """What a campaign counts, passes over and cuts short, and that it says so."""
 
+import errno
 import json
+import os
+import shutil
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 from fault_injection import seccomp
 from fault_injection.faults import TriggerKind
-from harness import cli
+from harness import cli, session
 from harness.benchmarks.quiet import Quiet
 from harness.campaign import Campaign, Options, may_name
 from harness.cases import kill_case
@@ -136,6 +139,33 @@ def test_a_program_that_goes_another_way_on_a_real_file_system_is_told_from_one_
     said = [case["message"] for case in map(json.loads, records) if "create-other" in case["case"]]
     assert len(said) == 2  # cut at once, and committed first
     assert all("On ext4 the program made the call create-on-loop#1, which" in s for s in said)
+
+
+def test_a_failure_that_there_is_no_room_to_keep_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any, **_named: Any) -> None:
+        raise shutil.Error([("state", "state", "[Errno 28] No space left on device")])
+
+    monkeypatch.setattr(session, "write_bundles", full)
+    code, result = check(
+        tmp_path, NO_DIRECTORY_FSYNC, *described("--faults", "power", "--models", "posix")
+    )
+    assert code == 1
+    assert any("not every failure could be kept (no space left" in n for n in result["notes"])
+
+
+def test_results_that_there_is_no_room_to_write_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_args: Any, **_named: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(session, "write_all", full)
+    assert check(tmp_path, RIGHT, *described("--faults", "kill"))[0] == 3
+    said = capsys.readouterr()
+    assert "PASS" in said.out
+    assert "no space left on the device, and the results above were not written" in said.err
 
 
 def test_losses_that_go_back_are_no_steps(
