@@ -55,6 +55,7 @@ class Baseline:
     and processes changed something; ``written_bytes`` what was written in all. ``lasting`` are the
     command lines of processes that outlived the run. ``alike``: acknowledgements count the losses'
     steps. ``step_files`` (tinyllm) has the sha256 of each step's files, by step and name.
+    ``sites`` has the source line of each place, where it is known.
     ``others`` are the recordings number 1, 2, ... of the same run with other threads slow
     (:mod:`harness.recordings`), for power losses.
     """
@@ -81,6 +82,7 @@ class Baseline:
     follow_outputs: bool = True
     loss_digits: int = 0
     alike: bool = False
+    sites: dict[str, str] = field(default_factory=dict)
     number: int = 0
     others: tuple["Baseline", ...] = ()
     outputs: tuple[str, ...] = ()
@@ -213,6 +215,11 @@ def _why_not_forked(subject: Subject) -> str | None:
     return None
 
 
+def _sites(run: UninterruptedRun) -> dict[str, str]:
+    trace = run.attempt.trace
+    return {op.place: op.site for op in trace.operations if op.site} if trace else {}
+
+
 def _written_bytes(run: UninterruptedRun) -> int:
     trace = run.attempt.trace
     return sum(op.size for op in trace.operations if op.blob) if trace else 0
@@ -265,6 +272,7 @@ def _describe(
         lints=lint(trace, acknowledged=_ack_operations(first)) if trace else (),
         loss_digits=fewest_digits(losses),
         alike=numbered_alike(first.events),
+        sites=_sites(labelled),
         outputs=tuple(
             seen.place
             for seen in labelled.attempt.seen

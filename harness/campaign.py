@@ -316,7 +316,7 @@ class Campaign:
                     message=finding.message,
                     config=subject.name,
                     signature=signature_of(finding),
-                    crash=outcome.case.describe(),
+                    crash=_crash(outcome.case, baseline),
                     evidence=outcome.evidence,
                     expected=finding.expected,
                     found=finding.found,
@@ -344,6 +344,12 @@ def may_name(pattern: str, subject: str, layer: str) -> bool:
     whole = f"{subject}/{layer}@"
     others = [other for other in LAYERS if other != layer and other in pattern]
     return not others and (whole.startswith(literal) or literal.startswith(whole))
+
+
+def _crash(case: Case, baseline: Baseline) -> str:
+    """What was done, with the source line of the call where one was struck."""
+    site = baseline.sites.get(case.faults[0].place, "") if len(case.faults) == 1 else ""
+    return case.describe() + (f"      {site}" if site else "")
 
 
 def _kind(case: Case) -> str:

@@ -8,6 +8,7 @@ was kept and the one command that shows it again.
 Lines are made as plain data; colour (rich) comes in only when they are printed on a terminal.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,16 @@ from rich.text import Text
 from harness.report.clean import one_line, printable
 from harness.report.grouping import Group, config_tag, group, reproduce_command
 from harness.report.words import VERDICT_WORDS, count, duration, layer_key, sentence, shown_verdict
-from harness.results import FAIL, INCONCLUSIVE, PASS, LayerCount, Result, Violation, exit_code
+from harness.results import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    LayerCount,
+    Lint,
+    Result,
+    Violation,
+    exit_code,
+)
 
 MAX_BLOCKS = 10
 MAX_BRIEF = 40
@@ -28,6 +38,7 @@ MAX_LINTS = 20
 MAX_REASONS = 5
 EVIDENCE_LINES = 3
 LINE_CHARACTERS = 1000
+_VARIES = re.compile(r"[0-9]+")
 
 _STYLES = {
     "bad": "bold red",
@@ -126,14 +137,7 @@ def result_lines(result: Result, *, directory: Path | None = None) -> list[Line]
     lines += [Line(f"note    {one_line(note)}", "dim") for note in result.notes]
     if result.canary:
         lines.append(Line(f"canary  {one_line(result.canary)}", "dim"))
-    for lint in result.lints[:MAX_LINTS]:
-        site = f"   {one_line(lint.site)}" if lint.site else ""
-        what = f"{lint.name}: {one_line(lint.message)}   {one_line(lint.place)}{site}"
-        lines.append(Line(f"lint    {what}", "dim"))
-    if len(result.lints) > MAX_LINTS:
-        lines.append(
-            Line(f"lint    and {len(result.lints) - MAX_LINTS} more in result.json", "dim")
-        )
+    lines += _lints(result.lints)
     lines.append(Line(""))
     lines += failure_lines(groups, directory=directory)
     word = "besides" if shown_verdict(result) == FAIL else "because"
@@ -143,7 +147,28 @@ def result_lines(result: Result, *, directory: Path | None = None) -> list[Line]
     ]
     if len(result.reasons) > MAX_REASONS:
         lines.append(Line(f"  and {len(result.reasons) - MAX_REASONS} more reasons", "unsure"))
-    return lines + _verdict(result, signatures=len(groups), directory=directory)
+    lines += _verdict(result, signatures=len(groups), directory=directory)
+    if mendable := [one.example for one in groups if one.example.needs]:
+        command = reproduce_command(mendable[0]).replace(" reproduce ", " explain ", 1)
+        lines.append(Line(f"mend     {one_line(command)}   names the fsyncs to add", "command"))
+    return lines
+
+
+def _lints(lints: Sequence[Lint]) -> list[Line]:
+    """A line for each mistake: those of one source line that differ in numbers are one."""
+    alike: dict[tuple[str, ...], list[Lint]] = {}
+    for lint in lints:
+        key = (lint.config, lint.name, lint.site, _VARIES.sub("N", lint.message))
+        alike.setdefault(key, []).append(lint)
+    lines = []
+    for first, *others in list(alike.values())[:MAX_LINTS]:
+        site = f"   {one_line(first.site)}" if first.site else ""
+        more = f"   and {len(others):,} more like it" if others else ""
+        what = f"{first.name}: {one_line(first.message)}   {one_line(first.place)}{site}{more}"
+        lines.append(Line(f"lint    {what}", "dim"))
+    if len(alike) > MAX_LINTS:
+        lines.append(Line(f"lint    and {len(alike) - MAX_LINTS} more in result.json", "dim"))
+    return lines
 
 
 def _layers(layers: dict[str, LayerCount]) -> list[Line]:

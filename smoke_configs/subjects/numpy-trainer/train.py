@@ -79,7 +79,8 @@ def main() -> None:
         if int(state["step"]) % SAVE_EVERY == 0 or int(state["step"]) == STEPS:
             save(out, state)
     # Written again by every start that finds nothing left to do, so that no crash can lose it.
-    state["weights"].tofile(out / "final.bin")
+    # (Not with tofile, which does not tell that the disk is full.)
+    (out / "final.bin").write_bytes(state["weights"].tobytes())
 
 
 if __name__ == "__main__":
