@@ -168,6 +168,7 @@ def subject_from_command(
     losses_from: str = "stdout",
     acks_from: str = "stdout",
     final: tuple[str, ...] = (),
+    compare: str = "bytes",
     preload: tuple[str, ...] = (),
     timeout_s: float | None = None,
     name: str | None = None,
@@ -187,6 +188,7 @@ def subject_from_command(
         losses=Pattern(losses_from, loss_regex) if loss_regex else None,
         acknowledged=Pattern(acks_from, ack_regex) if ack_regex else None,
         final=final,
+        compare=compare,
     )
     return checked(subject, where="the command line")
 

@@ -40,6 +40,9 @@ def add_parser(subparsers: Any) -> None:
         "--final", action="append", default=[], metavar="GLOB", help="final files below {root}"
     )
     described.add_argument(
+        "--compare", choices=("bytes", "tensors"), help="how final files are (default: bytes)"
+    )
+    described.add_argument(
         "--preload", action="append", default=[], metavar="MODULE", help="imported before forking"
     )
     described.add_argument("--timeout", type=duration, help="of one attempt")
@@ -76,14 +79,15 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         arguments.ack_regex,
         arguments.loss_from,
         arguments.ack_from,
+        arguments.compare,
         arguments.timeout,
     )
     if len(target) == 1 and target[0].endswith((".toml", ".json")):
         if any(d is not None for d in described) or arguments.final or arguments.preload:
             raise UsageError(
                 f"{target[0]} describes the subject; --name, --resume, --loss-regex, --loss-from, "
-                "--ack-regex, --ack-from, --final, --preload and --timeout go with a command "
-                "after --"
+                "--ack-regex, --ack-from, --final, --compare, --preload and --timeout go with a "
+                "command after --"
             )
         [subject] = discover([Path(target[0])])
         return subject
@@ -109,6 +113,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         losses_from=arguments.loss_from or "stdout",
         acks_from=arguments.ack_from or "stdout",
         final=tuple(arguments.final),
+        compare=arguments.compare or "bytes",
         preload=tuple(arguments.preload),
         timeout_s=arguments.timeout,
         name=arguments.name,

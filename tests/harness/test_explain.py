@@ -12,6 +12,7 @@ import pytest
 from fault_injection import seccomp
 from fault_injection.crash_states import State, cause_of, enumerate_states
 from fault_injection.crash_states.space import world_sees
+from fault_injection.trace import Kind
 from harness import cli
 from harness.commands.explain import model_lines
 from harness.explaining import Explained, Why
@@ -126,7 +127,7 @@ def test_one_line_is_one_fsync_whatever_its_files_are_called() -> None:
 
 
 def test_what_a_line_syncs_of_several_files_is_named() -> None:
-    """Of those that differ in numbers or in names made at random, the first."""
+    """Those of one save; of names made at random the first."""
     build = Build()
     for number in (1, 2):
         for name in ("weights", "moments", f"tmp-{number}{'xy'[number - 1]}"):
@@ -141,9 +142,10 @@ def test_what_a_line_syncs_of_several_files_is_named() -> None:
 
     def whole(state: State) -> bool:
         tree = state.tree()
+        just_told = state.space.history.trace.operations[state.place - 1].kind is Kind.OUTPUT
         return (
             state.outputs != 1
-            or state.place != 8
+            or not just_told
             or all(tree.read(name) == b"1" for name in tree.entries)
         )
 
@@ -154,6 +156,53 @@ def test_what_a_line_syncs_of_several_files_is_named() -> None:
     after = "after #1 write weights (1 bytes at 0)"
     files = "fsync(weights) and fsync(moments) and fsync(tmp-1x)"
     assert words(found.add) == [f"{files} {after} x6"]
+
+
+@pytest.mark.parametrize("model", ["posix", "ext4", "xfs", "btrfs"])
+def test_of_several_files_that_one_line_writes_the_one_that_needs_it_is_named(model: str) -> None:
+    build = Build()
+    for number in (1, 2, 3):
+        directory = f"step-{number}"
+        build.mkdir(directory)
+        for shard in ("shard-0", "shard-1", "shard-2"):
+            first = build.create(f"{directory}/{shard}") + 1
+            build.write(f"{directory}/{shard}", b"%d" % number)
+            on_line(build, "train.py:9", first)
+            if shard != "shard-1":
+                build.fsync(f"{directory}/{shard}")
+        build.fsync(directory)
+        build.fsync()
+        build.output(f"saved step={number}\n")
+
+    def whole(state: State) -> bool:
+        tree = state.tree()
+        return all(
+            tree.entries.get(path) and tree.read(path) == b"%d" % number
+            for number in range(1, state.outputs + 1)
+            for path in (b"step-%d/shard-%d" % (number, shard) for shard in range(3))
+        )
+
+    found = mended(search(build, model, whole))
+    assert (found.complete, found.smallest) == (True, True)
+    after = "after #5 write step-1/shard-1 (1 bytes at 0)"
+    assert words(found.add) == [f"fsync(step-1/shard-1) {after} x3"]
+
+
+def test_of_two_slots_both_are_named() -> None:
+    build = Build({"slot-0": b"0", "slot-1": b"0"})
+    for number in (1, 2, 3, 4):
+        first = build.write(f"slot-{number % 2}", b"%d" % number, offset=0)
+        on_line(build, "train.py:9", first)
+        build.output(f"saved step={number}\n")
+
+    def newest(state: State) -> bool:
+        tree = state.tree()
+        return max(tree.read(b"slot-0"), tree.read(b"slot-1")) >= b"%d" % state.outputs
+
+    found = mended(search(build, "ext4", newest))
+    assert found.complete
+    after = "after #0 write slot-1 (1 bytes at 0)"
+    assert words(found.add) == [f"fsync(slot-1) and fsync(slot-0) {after} x4"]
 
 
 def test_what_a_kill_breaks_no_fsync_mends() -> None:

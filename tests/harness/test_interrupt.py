@@ -102,6 +102,7 @@ def test_the_crash_states_judged_by_then_are_written_and_counted(
             while not os.path.exists({str(go)!r}):
                 time.sleep(0.01)
     """
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # or some resumes are tried as processes first
     source = RIGHT.replace("    root =", waits.strip("\n") + "\n    root =", 1)
     working, ask_to_stop = Shown.working, underway.ask_to_stop
     said: list[str] = []
