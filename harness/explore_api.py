@@ -117,6 +117,9 @@ def explore(
     be traced, fails by itself, or changes nothing; and what setup raises.
     """
     _require(models, bound=bound, timeout_s=timeout_s)
+    for name, function in (("setup", setup), ("workload", workload), ("check", check)):
+        if not callable(function) and not (name == "setup" and function is None):
+            raise UsageError(f"{name}={function!r}: has to be a function that takes the root")
     reason = seccomp.unavailable()
     if reason is not None:
         raise CannotJudge(f"explore cannot run here: {reason}")
@@ -186,7 +189,9 @@ def _require(models: Sequence[str], *, bound: int, timeout_s: float) -> None:
         raise UsageError(f"models={models!r}: give a list of names, such as ['posix', 'ext4']")
     for model in models:
         if model not in MODELS:
-            raise UsageError(f"{model!r} is no persistence model; there are {', '.join(MODELS)}")
+            raise UsageError(
+                f"models: {model!r} is no persistence model; there are {', '.join(MODELS)}"
+            )
     if bound < 1:
         raise UsageError(f"bound={bound}: at least one set a place is needed")
     if not timeout_s > 0:

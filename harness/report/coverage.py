@@ -30,6 +30,7 @@ _CALL = re.compile(
     r"insert|link|meta|mkdir|open|output|punch|rename|rmdir|symlink|sync|truncate|unlink|write)"
     r"-(?P<file>.+)"
 )
+_SIGNAL = re.compile(r"SIG[A-Z0-9]+-")
 _FAULTS = {
     "point": "SIGKILL",
     "kill": "SIGKILL",
@@ -87,6 +88,7 @@ def targets_of(record: CaseRecord) -> tuple[tuple[str, str], ...]:
 
 
 def _target(place: str) -> tuple[str, str]:
+    place = _SIGNAL.sub("", place)
     if match := _POINT.fullmatch(place):
         return ("phase", match["phase"])
     if match := _CALL.fullmatch(place):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -511,3 +512,47 @@ def test_a_sync_in_a_thread_counts_when_it_is_waited_for(joined: bool) -> None:
 
     found = of(save, models=["xfs"])
     assert failed(found) == {"xfs": 0 if joined else 1}
+
+
+@pytest.mark.parametrize("wrong", ["setup", "workload", "check"])
+def test_what_is_no_function_is_named(wrong: str) -> None:
+    functions: dict[str, Any] = {"workload": Path.touch, "check": Path.exists, wrong: 7}
+    with pytest.raises(UsageError, match=f"{wrong}=7: has to be a function"):
+        explore(**functions)
+
+
+def test_threads_that_nobody_waits_for_come_late() -> None:
+    def save(root: Path, *, waited_for: int) -> None:
+        (root / "new").mkdir()
+
+        def shard(number: int) -> None:
+            with open(root / "new" / f"shard-{number}", "wb") as file:
+                file.write(b"whole")
+                file.flush()
+                os.fsync(file.fileno())
+
+        threads = [threading.Thread(target=shard, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads[3 - waited_for :]:
+            thread.join()
+        sync_directory(root / "new")
+        os.rename(root / "new", root / "done")
+        sync_directory(root)
+        for thread in threads:
+            thread.join()
+
+    def check(root: Path) -> None:
+        if (root / "done").exists():
+            assert all((root / "done" / f"shard-{n}").read_bytes() == b"whole" for n in range(3))
+
+    right = explore(workload=lambda root: save(root, waited_for=3), check=check)
+    assert right.violations == ()
+    wrong = explore(workload=lambda root: save(root, waited_for=2), check=check)
+    assert all(count.failed for count in wrong.counts.values())
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
