@@ -5,7 +5,8 @@ saves in the order of a set, and resumes in the order of another, is right in ev
 in every second process. Uninterrupted runs do not show it, a resume does: a kill case is therefore
 also run as processes, once, or a few times where a start is cheap.
 
-Not covered: a set of so few strings that the seeds agree by luck.
+Not covered: a set of so few strings that the seeds agree by luck; tinyllm, which starts slowly and
+whose own test resumes it with another seed.
 """
 
 import os
@@ -25,6 +26,8 @@ _TRIES = 3
 def proven(subject: Subject, baseline: Baseline, scratch: Path) -> Baseline:
     """The baseline; with ``fork`` False, and a note, when a resume fails in processes alone."""
     if not baseline.fork or not baseline.places or _has_one_seed(subject):
+        return baseline
+    if subject.format == "tinyllm":
         return baseline
     case = _halfway(subject, baseline)
     as_processes = replace(baseline, fork=False)

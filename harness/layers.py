@@ -61,14 +61,14 @@ def gate_bounds(subject: Subject) -> Bounds:
     """Two saves: the first, and the first with retention at work. Power: the latter."""
     retaining = max(1, subject.keep_ckpts)
     return Bounds(
-        second_kill=40,
-        later_kill=10,
-        saved_kill=10,
-        third_kill=20,
+        second_kill=22,
+        later_kill=6,
+        saved_kill=6,
+        third_kill=10,
         signal=24,
         output_signal=12,
         error=120,
-        rewind=8,
+        rewind=6,
         realfs=60,
         saves=tuple(sorted({0, retaining})),
         # What was never synced before is pending here still: one save shows it.

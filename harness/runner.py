@@ -205,6 +205,8 @@ def _attempt(
             fault=fault,
             observe_reads=kept is not None and resuming,
             record_to=str(kept.directory / "spool") if kept and not resuming else None,
+            # What a rewind does is asked of an undisturbed one: its calls are killed later.
+            points_only=case.layer == "point" and not case.rewind,
         ),
     )
     if attempt.start_error:
@@ -228,9 +230,13 @@ def settings(
     fault: Fault | None,
     observe_reads: bool = False,
     record_to: str | None = None,
+    points_only: bool = False,
 ) -> Settings:
-    """The settings of one judged attempt. Points need no supervision, so they run without."""
-    at_point = fault is not None and fault.trigger is TriggerKind.POINT
+    """The settings of one judged attempt. Points need no supervision, so they run without.
+
+    ``points_only``: nobody asks which calls an attempt makes, a resume neither.
+    """
+    at_point = points_only or (fault is not None and fault.trigger is TriggerKind.POINT)
     supervise = observe_reads or record_to is not None or not at_point
     return Settings(
         root=str(root),

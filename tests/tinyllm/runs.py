@@ -96,7 +96,7 @@ def train(
     send: int = signal.SIGKILL,
 ) -> Ended:
     """``tinyllm train``; ``spec`` is a path or the name of a smoke config, which is run longer."""
-    path = _longer(spec) if isinstance(spec, str) else spec
+    path = longer(spec) if isinstance(spec, str) else spec
     argv = ["train", path, "--artifacts", artifacts, "--run-id", run_id, *more]
     return run(*argv, stop_at=stop_at, send=send)
 
@@ -117,7 +117,7 @@ def spec_content(name: str = "adamw", **changes: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _longer(name: str) -> Path:
+def longer(name: str) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="tinyllm-specs-"))
     owner = os.getpid()
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(directory))

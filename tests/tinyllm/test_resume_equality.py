@@ -1,5 +1,8 @@
 """A run that was killed and resumed is the run that was not, bit for bit, for each config."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,21 @@ def test_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
     assert runs.train(tmp_path, "muon", "--resume").code == 0
     assert runs.tree(runs.ckpt(tmp_path)) == runs.tree(runs.ckpt(whole, "muon"))
     assert runs.losses(tmp_path) == runs.losses(whole, "muon")
+
+
+def test_resumed_by_a_process_that_hashes_strings_otherwise(whole: Path, tmp_path: Path) -> None:
+    """Nothing that is saved depends on the order of a set."""
+    assert runs.train(tmp_path, "adamw", stop_at=("save.pointer-durable", 2)).code == -9
+    words = ["train", str(runs.longer("adamw")), "--run-id", "r", "--resume"]
+    subprocess.run(
+        [sys.executable, "-m", "tinyllm", *words, "--artifacts", str(tmp_path)],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert runs.tree(runs.ckpt(tmp_path)) == runs.tree(runs.ckpt(whole, "adamw"))
+    assert runs.losses(tmp_path) == runs.losses(whole, "adamw")
 
 
 @pytest.mark.parametrize("config", runs.CONFIGS)
