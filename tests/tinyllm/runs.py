@@ -29,6 +29,7 @@ SMOKE = Path(__file__).parents[2] / "smoke_configs"
 CONFIGS = ("adamw", "adamw-bf16", "file-tokenizer", "muon", "sgd")
 
 torch.set_num_threads(1)
+GIT_SHA = "0" * 40
 assert tinyllm.trainer, "imported here so that no fork has to"
 
 
@@ -73,7 +74,7 @@ def _child(
     code = 99
     try:
         os.dup2(stderr, 2)
-        os.environ["TINYLLM_GIT_SHA"] = "0" * 40  # somebody may commit while the tests run
+        os.environ["TINYLLM_GIT_SHA"] = GIT_SHA  # somebody may commit while the tests run
         # Not pytest's replacement, which would keep what is written in memory.
         with open(2, "w", closefd=False) as text:
             sys.stderr = text

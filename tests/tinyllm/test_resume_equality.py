@@ -65,7 +65,7 @@ def test_resumed_by_a_process_that_hashes_strings_otherwise(whole: Path, tmp_pat
     words = ["train", str(runs.longer("adamw")), "--run-id", "r", "--resume"]
     subprocess.run(
         [sys.executable, "-m", "tinyllm", *words, "--artifacts", str(tmp_path)],
-        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        env={**os.environ, "PYTHONHASHSEED": "12345", "TINYLLM_GIT_SHA": runs.GIT_SHA},
         capture_output=True,
         timeout=60,
         check=True,
