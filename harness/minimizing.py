@@ -14,6 +14,7 @@ from harness.cases import Case
 from harness.reproduction import Found, Prepared, explorations, rerun, rewinds
 
 MOST_RUNS = 60
+SAID_EVERY = 10
 
 
 def minimized(found: Found, prepared: Prepared, *, say: Callable[[str], None]) -> Found:
@@ -24,6 +25,7 @@ def minimized(found: Found, prepared: Prepared, *, say: Callable[[str], None]) -
         say("nothing to minimise: the case breaks no invariant now")
         return found
     if case.layer.startswith("power/"):
+        say("looking for crash states that lose less")
         [exploration] = explorations(prepared, case.layer.partition("/")[2], case=case)
         smaller = prepared.executor.submit(tasks.smaller_states_task, exploration, case).result()
         candidates: Iterator[Case] = iter(smaller)
@@ -35,6 +37,8 @@ def minimized(found: Found, prepared: Prepared, *, say: Callable[[str], None]) -
         if runs > MOST_RUNS:
             say(f"stopped after {MOST_RUNS} runs; a smaller case may exist")
             break
+        if runs % SAID_EVERY == 1:
+            say(f"trying smaller cases, {runs} to {runs + SAID_EVERY - 1} of at most {MOST_RUNS}")
         if _broken(candidate, prepared, number=runs) & wanted:
             say(f"minimised to {candidate.id}")
             return Found(candidate)

@@ -32,6 +32,7 @@ from harness.subjects import ROOT, Pattern, Subject
 
 FIRST_TIMEOUT_S = 600.0
 TAIL_LINES = 12
+NO_ROOM_BYTES = 1 << 20
 ROOM_BYTES = 256 << 20  # with less, a bound is the machine's and not the program's
 _NUMBER = re.compile(r"[0-9]|nan|inf", re.IGNORECASE)
 
@@ -99,6 +100,12 @@ def run_uninterrupted(
         raise UsageError(
             f"{subject.name}: the uninterrupted run did not end within "
             f"{subject.timeout_s or FIRST_TIMEOUT_S:g} s; raise timeout in the subject"
+        )
+    if attempt.exit_code != 0 and _room_bytes(root) < NO_ROOM_BYTES:
+        raise CannotJudge(
+            f"{subject.name}: the uninterrupted run failed, and there is hardly any room below "
+            f"{scratch.parent}; set DURABILITY_RUNTIME_DIR to a directory with more. Its last "
+            f"words:\n{tail(attempt)}"
         )
     if attempt.exit_code != 0:
         how = (

@@ -32,7 +32,7 @@ def fsync_before_write(look: Look) -> Iterator[Finding]:
 def rename_before_fsync(look: Look) -> Iterator[Finding]:
     """Files with unsynced bytes that got their final name."""
     for op in look.operations:
-        if op.kind not in (Kind.RENAME, Kind.LINK):
+        if op.kind not in (Kind.RENAME, Kind.LINK, Kind.EXCHANGE):
             continue
         for inode in files_below(look, op.inode, op.index):
             if inode in look.before[op.index].pending:

@@ -406,3 +406,11 @@ def test_every_lint_is_documented() -> None:
 
     for name in LINTS:
         assert f"\n{name} " in (harness.lints.__doc__ or "")
+
+
+def test_exchanging_a_file_that_was_not_synced() -> None:
+    build = Build({"ckpt": b"1"})
+    build.create("tmp", b"2")
+    build.exchange("tmp", "ckpt")
+    build.fsync()
+    assert ("rename-before-fsync", 2, "tmp") in findings(build)

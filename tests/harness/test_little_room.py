@@ -35,3 +35,15 @@ def test_what_stops_a_program_on_a_small_disk_is_no_fault_of_its_own(
     said = r"more than 5,242,880 bytes in the tree\. One tree may have no more here"
     with pytest.raises(CannotJudge, match=said):
         run_baseline(subject, tmp_path / "work")
+
+
+def test_a_program_that_fails_where_there_is_no_room_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("raise OSError(28, 'No space left on device')")
+    words = (sys.executable, str(script), "{root}")
+    subject = checked(Subject(name="large", train=words, resume=words, cwd="/"), where="here")
+    monkeypatch.setattr(uninterrupted, "_room_bytes", lambda _: 4096)
+    with pytest.raises(CannotJudge, match=r"hardly any room below(.|\n)*No space left on device"):
+        run_baseline(subject, tmp_path / "work")
