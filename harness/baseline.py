@@ -54,7 +54,8 @@ class Baseline:
     places up to the first loss after the i-th acknowledgement. ``threads`` is how many threads
     and processes changed something; ``written_bytes`` what was written in all. ``lasting`` are the
     command lines of processes that outlived the run. ``alike``: acknowledgements count the losses'
-    steps. ``step_files`` (tinyllm) has the sha256 of each step's files, by step and name.
+    steps. ``fork_resumes`` False: only first attempts are forks. ``step_files`` (tinyllm) has the
+    sha256 of each step's files, by step and name.
     ``sites`` has the source line of each place, where it is known.
     ``others`` are the recordings number 1, 2, ... of the same run with other threads slow
     (:mod:`harness.recordings`), for power losses.
@@ -72,6 +73,7 @@ class Baseline:
     operations: int
     seconds: float
     fork: bool
+    fork_resumes: bool = True
     threads: int = 1
     written_bytes: int = 0
     lasting: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ where everything is kept it is made again.
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -196,6 +196,8 @@ def _attempt(
 ) -> tuple[Attempt, Step]:
     """Attempt ``number`` (from 1) of the case."""
     resuming, rewind = number > 1, case.rewind if number == 2 else ""
+    if resuming and not baseline.fork_resumes:
+        baseline = replace(baseline, fork=False)
     attempt = run_attempt(
         subject.command(root=str(root), resuming=resuming, rewind=rewind),
         settings(
