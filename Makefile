@@ -28,7 +28,7 @@ gate: $(STAMP)  ## Kill the trainer wherever it can be hurt, resume it, judge it
 
 .PHONY: test
 test: $(STAMP)  ## Run the test suite (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMP)  ## Check format, style and types
