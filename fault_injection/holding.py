@@ -123,10 +123,12 @@ class Holder:
 
     def went_on(self, tid: int, now_s: float) -> None:
         """A thread has done something that is seen."""
-        role = self._role(tid)
-        if role == MAIN if self._slow == ALL_OTHERS else role != self._slow:
+        if not self._is_slow(self._role(tid)):
             self._heard_s = now_s
             self._went_on = True
+
+    def _is_slow(self, role: int) -> bool:
+        return role != MAIN if self._slow == ALL_OTHERS else role == self._slow
 
     def due_s(self) -> float | None:
         """When a held call is to go on, as far as is known now; None: nothing is held."""

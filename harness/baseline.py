@@ -152,7 +152,7 @@ def _held_back(
     patient = replace(subject, timeout_s=timeout_s)
 
     def run(hold_back: tuple[int, int]) -> UninterruptedRun:
-        number = 5 + hold_back[0]
+        number = 6 + hold_back[0]  # after those of the runs that are not held back, from 5 on
         held = run_uninterrupted(
             patient, scratch, number=number, fork=False, names=names, hold_back=hold_back
         )

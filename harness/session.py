@@ -142,7 +142,7 @@ def _run(request: Request, signals: "_Signals") -> int:
     except OSError as error:
         if not is_full(error):
             raise
-        print_lines(result_lines(result, directory=request.out), stream=sys.stdout)
+        print_lines(result_lines(result), stream=sys.stdout)  # no page to point to
         raise CannotJudge(
             f"{request.out}: no space left on the device, and the results above were not written; "
             "make room, or give another directory with --out"
