@@ -157,6 +157,7 @@ def _result(
         redirected=recorder.redirected if recorder else False,
         left_behind=watched.left_behind,
         at_once=watched.at_once,
+        held_in_part=watched.held_in_part,
         untraceable=watched.untraceable or (recorder.untraceable if recorder else ""),
         bounded=watched.bounded,
         start_error=watched.start_error,

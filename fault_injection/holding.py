@@ -40,7 +40,8 @@ class Holder:
     The slow thread is the main one (``slow`` MAIN), or of the ``others`` number ``slow``, then the
     one that is ``others`` further, and so on: a program may start as many for each save. With
     ALL_OTHERS each but the main one waits once, at its first call, so that ``at_once`` tells how
-    many there can be. ``is_main`` tells the main thread; ``is_alone`` whether there is no other.
+    many there can be. ``in_part``: the budget did not last. ``is_main`` tells the main thread;
+    ``is_alone`` whether there is no other.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Holder:
         is_alone: Callable[[], bool],
     ) -> None:
         self.at_once = 0
+        self.in_part = False
         self._slow = slow
         self._others = others
         self._is_main = is_main
@@ -73,7 +75,7 @@ class Holder:
         self._called.add(note.tid)
         role = self._role(note.tid)
         if self._slow == ALL_OTHERS:
-            if role == MAIN or not is_first or self._spent_s >= BUDGET_S:
+            if role == MAIN or not is_first or self._is_over():
                 return False
             self._hold(note, now_s)
             return True
@@ -85,10 +87,16 @@ class Holder:
                 return False
         elif note.nr not in _SYNCS and (note.nr not in _NAMES or self._slow == MAIN):
             return False
-        if self._spent_s >= BUDGET_S or (self._slow == MAIN and self._is_alone()):
+        if (self._slow == MAIN and self._is_alone()) or self._is_over():
             return False
         self._hold(note, now_s)
         return True
+
+    def _is_over(self) -> bool:
+        """Whether the budget is spent; that something was not held is remembered."""
+        over = self._spent_s >= BUDGET_S
+        self.in_part |= over
+        return over
 
     def _hold(self, note: Notification, now_s: float) -> None:
         if not self._held:

@@ -117,7 +117,8 @@ class Attempt:
     where what is there came from. ``redirected``: a file of the tree stood for stdout or stderr.
     ``left_behind`` are the command lines of processes that outlived the main process and were
     killed. ``at_once`` (with ``hold_back``) is how many other threads and processes that did
-    something there were at one time. ``untraceable`` names the first call that cannot be recorded,
+    something there were at one time; ``held_in_part``: the budget of holding did not last.
+    ``untraceable`` names the first call that cannot be recorded,
     and why. ``bounded`` says which bound ended the attempt, ``start_error`` why it never began.
     """
 
@@ -140,6 +141,7 @@ class Attempt:
     overlay: Overlay | None = None
     left_behind: tuple[str, ...] = ()
     at_once: int = 0
+    held_in_part: bool = False
     untraceable: str = ""
     bounded: str = ""
     start_error: str = ""

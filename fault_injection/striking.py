@@ -52,6 +52,7 @@ class Watched:
     start_error: str = ""
     left_behind: tuple[str, ...] = ()
     at_once: int = 0
+    held_in_part: bool = False
     cut: set[str] = field(default_factory=set)
 
     def append(self, places: list[str], place: str, what: str) -> None:

@@ -299,6 +299,7 @@ class Supervision:
         if self._holder is not None and self._tasks_started:
             taken = self._holder.takes(note, now_s=time.monotonic())
             self.watched.at_once = self._holder.at_once
+            self.watched.held_in_part = self._holder.in_part
             if taken:
                 return True
         self._pass(note)

@@ -53,10 +53,10 @@ class Baseline:
     ``tree`` holds the sha256 of every file that both runs left alike. ``save_ends[i]`` counts the
     places up to the first loss after the i-th acknowledgement. ``threads`` is how many threads
     and processes changed something; ``written_bytes`` what was written in all. ``lasting`` are the
-    command lines of processes that outlived the run. ``alike``: acknowledgements count the losses'
-    steps. ``fork_resumes`` False: only first attempts are forks. ``step_files`` (tinyllm) has the
-    sha256 of each step's files, by step and name.
-    ``sites`` has the source line of each place, where it is known.
+    command lines of processes that outlived the run. ``acks_count_steps``: acknowledgements are
+    numbered as losses are. ``fork_resumes`` False: only first attempts are forks. ``step_files``
+    (tinyllm) has the sha256 of each step's files, by step and name. ``sites`` has the source line
+    of each place, where it is known.
     ``others`` are the recordings number 1, 2, ... of the same run with other threads slow
     (:mod:`harness.recordings`), for power losses.
     """
@@ -83,7 +83,7 @@ class Baseline:
     lints: tuple[LintFinding, ...] = ()
     follow_outputs: bool = True
     loss_digits: int = 0
-    alike: bool = False
+    acks_count_steps: bool = False
     sites: dict[str, str] = field(default_factory=dict)
     number: int = 0
     others: tuple["Baseline", ...] = ()
@@ -131,8 +131,8 @@ def run_baseline(
     tree = {p: d for p, d in first.tree.items() if second.tree.get(p) == d}
     recordings = [first]
     if _threads(first) > 1:
-        recordings, said = _held_back(first, subject, scratch, names=names)
-        notes += [said] if said else []
+        recordings, told = _held_back(first, subject, scratch, names=names)
+        notes += told
     described = [
         _describe(
             replace(run, tree=tree), labelled, subject=subject, forked=forked, notes=tuple(notes)
@@ -146,7 +146,7 @@ def run_baseline(
 
 def _held_back(
     first: UninterruptedRun, subject: Subject, scratch: Path, *, names: frozenset[bytes] | None
-) -> tuple[list[UninterruptedRun], str]:
+) -> tuple[list[UninterruptedRun], tuple[str, ...]]:
     """The runs whose traces show who waits for whom, for crash states; and what to say of it."""
     timeout_s = (subject.timeout_s or FIRST_TIMEOUT_S) + 2 * holding.BUDGET_S
     patient = replace(subject, timeout_s=timeout_s)
@@ -165,10 +165,11 @@ def _held_back(
             run, attempt_of=lambda held: held.attempt, written_bytes=_written_bytes(first)
         )
     except (UsageError, CannotJudge) as error:
-        return [first], (
+        said = (
             "with threads held back for a moment, to see who waits for whom, the uninterrupted run "
             f"did not do the same, and power losses are those of a run without: {error}"
         )
+        return [first], (said,)
 
 
 def _require_deterministic(subject: Subject, difference: str | None) -> None:
@@ -273,7 +274,7 @@ def _describe(
         notes=notes,
         lints=lint(trace, acknowledged=_ack_operations(first)) if trace else (),
         loss_digits=fewest_digits(losses),
-        alike=numbered_alike(first.events),
+        acks_count_steps=numbered_alike(first.events),
         sites=_sites(labelled),
         outputs=tuple(
             seen.place

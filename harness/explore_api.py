@@ -42,7 +42,7 @@ class Exploration:
 
     Only the simplest are explained (``needs``), and only the first are kept where there are very
     many: ``counts`` has the true numbers. ``checks`` is how often the check ran; ``operations``
-    what the workload did.
+    what the workload did; ``notes`` what was not tried.
     """
 
     violations: tuple[Violation, ...]
@@ -50,6 +50,7 @@ class Exploration:
     checks: int
     operations: tuple[str, ...]
     seed: int = 0
+    notes: tuple[str, ...] = ()
 
     def raise_for_violations(self) -> None:
         """AssertionError with :meth:`text` when any state failed."""
@@ -72,6 +73,7 @@ class Exploration:
             lines += ["", *violation.lines(), *also]
         if len(shown) > MAX_SHOWN:
             lines += ["", f"  and {len(shown) - MAX_SHOWN} more causes: see .violations"]
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     def _headline(self) -> str:
@@ -181,6 +183,7 @@ def _exploration(found: Explored, *, seed: int) -> Exploration:
         checks=found.checks,
         operations=found.operations,
         seed=seed,
+        notes=found.notes,
     )
 
 

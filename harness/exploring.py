@@ -18,6 +18,7 @@ from fault_injection.crash_states import (
     VisibleTree,
     cause_of,
     enumerate_states,
+    materialize,
 )
 from fault_injection.crash_states.describe import operation_words
 from fault_injection.crash_states.space import space_of
@@ -29,7 +30,7 @@ from harness.power.reasons import reason_of
 from harness.recordings import recorded
 from harness.report.clean import one_line, printable
 from harness.report.timeline import Step, Timeline, as_text
-from harness.scratch import copied
+from harness.scratch import emptied
 from harness.state_timeline import steps_of
 
 MAX_VIOLATIONS = 200  # of one model; all are counted
@@ -110,6 +111,17 @@ class Explored:
     counts: tuple[tuple[str, Count], ...]
     checks: int
     operations: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The same of one recording; each violation with its size and the number of its model."""
+
+    violations: tuple[tuple[int, int, Violation], ...]
+    counts: tuple[tuple[str, Count], ...]
+    checks: int
+    operations: tuple[str, ...]
 
 
 def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
@@ -117,8 +129,8 @@ def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
     if plan.setup is not None:
         plan.setup(plan.root)
         beat()
-    traces = _recorded(plan, beat)
-    found: list[Explored] = []
+    traces, said = _recorded(plan, beat)
+    found: list[_Found] = []
     for trace in traces:
         printed = _printed(trace) if plan.told else Printed()
         try:
@@ -126,21 +138,22 @@ def explored(plan: Plan, beat: Callable[[], None]) -> Explored:
             found.append(_explored(plan, trace, checks))
         except Unsteady:
             found.append(_explored(plan, trace, Checks(plan, printed, beat, equal_reads=False)))
-    return _together(found)
+    return _together(found, said)
 
 
-def _together(found: Sequence[Explored]) -> Explored:
-    """What several recordings showed, of different orders of the same threads."""
-    first, *others = found
-    violations = [violation for one in found for violation in one.violations]
-    violations.sort(key=lambda one: (not one.explained, len(one.lost)))
+def _together(found: Sequence[_Found], said: tuple[str, ...]) -> Explored:
+    """What the recordings showed, of different orders of the same threads."""
+    first = found[0]
+    violations = [sized for one in found for sized in one.violations]
+    violations.sort(key=lambda sized: sized[:2])
     return Explored(
-        violations=tuple(violations) if others else first.violations,
+        violations=tuple(violation for _, _, violation in violations),
         counts=tuple(
             (model, _sum([dict(one.counts)[model] for one in found])) for model, _ in first.counts
         ),
         checks=sum(one.checks for one in found),
         operations=first.operations,
+        notes=said,
     )
 
 
@@ -153,7 +166,7 @@ def _sum(counts: Sequence[Count]) -> Count:
     )
 
 
-def _explored(plan: Plan, trace: Trace, checks: Checks) -> Explored:
+def _explored(plan: Plan, trace: Trace, checks: Checks) -> _Found:
     counts: list[tuple[str, Count]] = []
     violations: list[tuple[int, int, Violation]] = []
     for number, model in enumerate(plan.models):
@@ -162,28 +175,31 @@ def _explored(plan: Plan, trace: Trace, checks: Checks) -> Explored:
         for position, (size, state) in enumerate(failing):
             violation = _violation(state, checks, explain=position < MAX_EXPLAINED)
             violations.append((size, number, violation))
-    violations.sort(key=lambda one: one[:2])
     words = operation_words(space_of(trace, plan.models[0], checks.printed.ends).history)
-    return Explored(
-        violations=tuple(violation for _, _, violation in violations),
+    return _Found(
+        violations=tuple(violations),
         counts=tuple(counts),
         checks=checks.ran,
         operations=tuple(words),
     )
 
 
-def _recorded(plan: Plan, beat: Callable[[], None]) -> list[Trace]:
-    """The workload's traces: one, or some of a workload of several threads."""
-    start = copied(plan.root, plan.spool / "start")
+def _recorded(plan: Plan, beat: Callable[[], None]) -> tuple[list[Trace], tuple[str, ...]]:
+    """The workload's traces: one, or some of a workload of several threads; what is to be said."""
+    first: list[Trace] = []
 
     def run(hold_back: tuple[int, int]) -> Attempt:
-        if hold_back[0] != ALL_OTHERS:
-            copied(start, plan.root)
+        if first:  # from the same start again
+            start = next(iter(enumerate_states(first[0], model="kill")))
+            materialize(start.tree(), str(emptied(plan.root)))
         beat()
-        return _attempt(plan, hold_back)
+        attempt = _attempt(plan, hold_back)
+        if not first and attempt.trace is not None:
+            first.append(attempt.trace)
+        return attempt
 
-    found, _ = recorded(run, attempt_of=lambda attempt: attempt)
-    return [attempt.trace for attempt in found if attempt.trace is not None]
+    found, said = recorded(run, attempt_of=lambda attempt: attempt)
+    return [attempt.trace for attempt in found if attempt.trace is not None], said
 
 
 def _attempt(plan: Plan, hold_back: tuple[int, int]) -> Attempt:

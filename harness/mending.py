@@ -124,19 +124,21 @@ class Sparing:
 _Line = tuple[str, str, str]
 
 
-def _line_of(
-    search: Search,
-    op: Operation,
-    words: Sequence[str],
-    role: str = "",
-    *,
-    files: Mapping[str, str],
-) -> _Line:
-    place = op.stack or op.site
-    if place and not search.one_file:
-        return op.kind, place, role
-    said = steady(words[op.index], search.trace, search.names)
-    return files.get(said) or _VARIES.sub("N", said), place, role
+class _Lines:
+    """The lines of a run's operations; ``words`` may be those of its beginning, mended."""
+
+    def __init__(self, search: Search, words: Sequence[str] | None = None) -> None:
+        self.words = words or _words(search.trace, search.model, search.outputs)
+        self._search = search
+        self._files = _files(search) if search.one_file else {}
+
+    def of(self, op: Operation, role: str = "") -> _Line:
+        search = self._search
+        place = op.stack or op.site
+        if place and not search.one_file:
+            return op.kind, place, role
+        said = steady(self.words[op.index], search.trace, search.names)
+        return self._files.get(said) or _VARIES.sub("N", said), place, role
 
 
 def _files(search: Search) -> dict[str, str]:
@@ -200,8 +202,7 @@ def _words(trace: Trace, model: str, outputs: frozenset[int]) -> list[str]:
 def _pairs(search: Search, lines: Iterable[_Line]) -> list[tuple[int, int]]:
     """Where an fsync stands that is added after ``lines``, and of what. What is gone needs none."""
     wanted = frozenset(lines)
-    words = _words(search.trace, search.model, search.outputs)
-    files = _files(search) if search.one_file else {}
+    every = _Lines(search)
     gone = nameless_since(search.trace)
     end = len(search.trace.operations)
     found = {
@@ -209,7 +210,7 @@ def _pairs(search: Search, lines: Iterable[_Line]) -> list[tuple[int, int]]:
         for op in search.trace.operations
         for role in _ROLES
         if (inode := getattr(op, role)) >= 0
-        and _line_of(search, op, words, role, files=files) in wanted
+        and every.of(op, role) in wanted
         and op.index < gone.get(inode, end)
     }
     return sorted(found)
@@ -290,12 +291,11 @@ def _lines_for(search: Search, trace: Trace, outputs: frozenset[int], place: int
     done = mend(
         cut, search.model, search.is_good, seed=search.seed, bound=search.bound, outputs=seen
     )
-    words = _words(cut, search.model, seen)
-    files = _files(search) if search.one_file else {}
+    every = _Lines(search, _words(cut, search.model, seen))
     found: list[_Line] = []
     for addition in done.additions if done.complete else ():
         op = cut.operations[addition.after]
-        found.append(_line_of(search, op, words, _role(op, addition.inode), files=files))
+        found.append(every.of(op, _role(op, addition.inode)))
     return list(dict.fromkeys(found))
 
 
@@ -336,8 +336,7 @@ def _settled(search: Search, lines: list[_Line], proven: bool) -> Mending:
 
 def _all_lines(search: Search) -> list[_Line]:
     """Every line after which an fsync could be added."""
-    words = _words(search.trace, search.model, search.outputs)
-    files = _files(search) if search.one_file else {}
+    every = _Lines(search)
     gone = nameless_since(search.trace)
     found: dict[_Line, None] = {}
     for op in search.trace.operations:
@@ -346,26 +345,25 @@ def _all_lines(search: Search) -> list[_Line]:
         for role in ("inode", "new_parent", "parent"):
             inode = getattr(op, role)
             if inode >= 0 and op.index < gone.get(inode, len(search.trace.operations)):
-                found.setdefault(_line_of(search, op, words, role, files=files))
+                found.setdefault(every.of(op, role))
     return list(found)
 
 
 def spared(search: Search) -> Sparing:
     """Which lines' syncs no explored state of a run without failing states needs."""
     search = replace(search, one_file=True)
-    words = _words(search.trace, search.model, search.outputs)
-    files = _files(search)
+    every = _Lines(search)
     lines: dict[_Line, list[Operation]] = {}
     for op in search.trace.operations:
         if op.kind in SYNC_KINDS or op.synced:
-            lines.setdefault(_line_of(search, op, words, files=files), []).append(op)
+            lines.setdefault(every.of(op), []).append(op)
     spare: list[Sync] = []
     needed: list[Sync] = []
     gone: list[Operation] = []
     sites = _sites_of(lines)
     for line, operations in lines.items():
         first = operations[0]
-        sync = Sync(f"#{first.index} {words[first.index]}", sites[line], len(operations))
+        sync = Sync(f"#{first.index} {every.words[first.index]}", sites[line], len(operations))
         if search.first_bad(*_removed(search, operations)) is None:
             spare.append(sync)
             gone += operations

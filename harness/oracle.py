@@ -223,7 +223,9 @@ def _promised_anew(event: Event, printed: int, baseline: Baseline) -> int:
     One that saves on a signal does so. What its number is about is known where it counts steps.
     ``printed`` is how far in the uninterrupted run's losses the attempt was.
     """
-    return next_loss_after(event.step, printed, baseline.losses) if baseline.alike else -1
+    if not baseline.acks_count_steps:
+        return -1
+    return next_loss_after(event.step, printed, baseline.losses)
 
 
 def error_is_clear(history: History, baseline: Baseline) -> list[Finding]:

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from fault_injection.attempt import Attempt
 from fault_injection.crash_states.history import DATA_KINDS, SYNC_KINDS
-from fault_injection.holding import ALL_OTHERS, MAIN
+from fault_injection.holding import ALL_OTHERS, BUDGET_S, MAIN
 from fault_injection.trace import Kind, Trace
+from harness.errors import CannotJudge, UsageError
 
 MOST_OTHERS = 6
 MOST_BYTES = 2 << 30  # of all recordings
@@ -26,18 +27,34 @@ def recorded(
     *,
     attempt_of: Callable[[R], Attempt],
     written_bytes: int = 0,
-) -> tuple[list[R], str]:
+) -> tuple[list[R], tuple[str, ...]]:
     """The recordings that differ, and what is to be said of those that were not made.
 
-    ``run`` records the program with ``hold_back`` as it is told, and may raise. ``written_bytes``
-    is what one recording takes up.
+    ``run`` records the program with ``hold_back`` as it is told; what it raises the first time is
+    raised, afterwards it is said. ``written_bytes`` is what one recording takes up.
     """
     first = run((ALL_OTHERS, 1))
     others = attempt_of(first).at_once
     if not others:
-        return [first], ""
+        return [first], ()
     most = max(1, min(MOST_OTHERS, MOST_BYTES // max(1, written_bytes) - 2))
-    runs = [run((slow, others)) for slow in (*range(1, min(others, most) + 1), MAIN)]
+    said: list[str] = []
+    if others > most:
+        said.append(
+            f"{others} threads and processes were at work at one time; who waits for whom was "
+            f"tried with {most} of them"
+        )
+    runs: list[R] = []
+    for slow in (*range(1, min(others, most) + 1), MAIN):
+        try:
+            runs.append(run((slow, others)))
+        except (UsageError, CannotJudge) as error:
+            said.append(f"a recording with another thread slow could not be used: {error}")
+    if any(attempt_of(one).held_in_part for one in runs):
+        said.append(
+            f"threads were held back for {BUDGET_S:g} s of a run; who waits for whom was not tried "
+            "in what it did later"
+        )
     kept: list[R] = []
     known: set[Found] = set()
     # With another thread late what nobody waits for shows: most that is wrong is that.
@@ -48,12 +65,12 @@ def recorded(
         if found not in known:
             known.add(found)
             kept.append(one)
-    if others <= most:
-        return kept, ""
-    return kept, (
-        f"{others} threads and processes were at work at one time; who waits for whom was tried "
-        f"with {most} of them"
-    )
+    return kept, tuple(dict.fromkeys(said))
+
+
+def trace_of(trace_dir: str, number: int) -> str:
+    """Where the trace of a subject's recording ``number`` is, by where its first one is."""
+    return trace_dir if number == 0 else f"{trace_dir}@{number}"  # no subject's name has that sign
 
 
 def what_was_found(trace: Trace) -> Found:

@@ -284,7 +284,7 @@ def explorations(
         Exploration(
             subject=prepared.subject,
             baseline=run,
-            trace_dir=tasks.trace_of(prepared.trace_dir, run.number),
+            trace_dir=prepared.trace_dir,
             model=model,
             seed=seed,
         )

@@ -19,6 +19,7 @@ from harness.explaining import Explained, Why, explain_kill, explain_model, expl
 from harness.forkproof import proven
 from harness.power.explore import Exploration, Explored, explore
 from harness.realfs import run_cuts
+from harness.recordings import trace_of
 from harness.rerun import KeptRun, rerun_case, rerun_state, smaller_states, states_of
 from harness.runner import Outcome, run_case
 from harness.subjects import Subject
@@ -50,11 +51,6 @@ def preload(subject: Subject) -> None:
         # every attempt walks through all of torch and copies its pages (half a second each).
         gc.collect()
         gc.freeze()
-
-
-def trace_of(trace_dir: str, number: int) -> str:
-    """Where the trace of a subject's recording ``number`` is, by where its first one is."""
-    return trace_dir if number == 0 else f"{trace_dir}@{number}"  # no subject's name has that sign
 
 
 def baseline_task(subject: Subject, fork: bool, keep_trace: str | None) -> Baseline:

@@ -5,7 +5,6 @@ so that what one model's states taught answers those of the next.
 """
 
 import fnmatch
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from harness.evidence import Finding
 from harness.power.judge import Judge, shown_events
 from harness.power.reasons import lost_words, reason_of
 from harness.power.stretches import Enumerated
+from harness.recordings import trace_of
 from harness.subjects import Subject
 from harness.underway import Told
 
@@ -33,7 +33,6 @@ CAUSES = 24  # sought at most, and of one kind
 CAUSES_OF_A_KIND = 3
 FAILURES = 2000
 PLENTY = 32
-_NUMBER = re.compile(r"@[0-9]+$")  # of a recording (``tasks.trace_of``)
 MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of subjects
 
 
@@ -41,6 +40,7 @@ MOST_PREPARED = 8  # judges that a worker keeps; a long run meets hundreds of su
 class Exploration:
     """A recorded run under a model, at the crash places ``first`` to ``last`` (-1: to the end).
 
+    ``trace_dir`` is where the first recording's trace is; ``baseline.number`` says which is meant.
     ``presume``: leftovers may be taken not to matter (``removals``). ``filter`` lets through only
     the states whose case it names, or whose place (None: all). Of a place where ``plenty`` states
     failed, and none in a way that is new, no more are judged (None: all are). ``fail_fast``: stop
@@ -129,19 +129,17 @@ class _Prepared:
         self._enumerated.clear()
 
 
-_prepared: dict[tuple[str, bool, bool], _Prepared] = {}
-
-
-def _first_recording(key: tuple[str, bool, bool]) -> tuple[str, bool, bool]:
-    return (_NUMBER.sub("", key[0]), *key[1:])
+_prepared: dict[tuple[str, bool, bool, int], _Prepared] = {}
 
 
 def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
     """This worker's judge for the subject; made once."""
-    key = (exploration.trace_dir, exploration.equal_reads, exploration.presume)
+    number = exploration.baseline.number
+    how = (exploration.trace_dir, exploration.equal_reads, exploration.presume)
+    key = (*how, number)
     found = _prepared.get(key)
     if found is None:
-        trace = load_trace(exploration.trace_dir)
+        trace = load_trace(trace_of(exploration.trace_dir, number))
         shown, outputs = shown_events(exploration.baseline.shown)
         judge = Judge(
             subject=exploration.subject,
@@ -153,8 +151,8 @@ def prepare(exploration: Exploration, scratch: Path) -> _Prepared:
             check=True,
             seed=exploration.seed,
         )
-        for other, earlier in _prepared.items():
-            if _first_recording(other) == _first_recording(key):
+        for (*other, _), earlier in _prepared.items():
+            if tuple(other) == how:
                 # How a tree is resumed on does not depend on the recording that it is a state of.
                 judge.known, judge.removals = earlier.judge.known, earlier.judge.removals
         if exploration.subject.format == "tinyllm":

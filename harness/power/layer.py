@@ -81,9 +81,7 @@ def start_power(
             Exploration(
                 subject=subject,
                 baseline=run,
-                trace_dir=tasks.trace_of(
-                    f"{campaign.options.trace_dir}/{subject.name}", run.number
-                ),
+                trace_dir=f"{campaign.options.trace_dir}/{subject.name}",
                 model=model,
                 first=first,
                 last=last,

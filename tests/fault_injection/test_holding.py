@@ -172,3 +172,4 @@ def test_in_all_no_more_than_the_budget() -> None:
             now_s += LONGEST_S
             assert slow.due(now_s) is not None
     assert now_s == BUDGET_S
+    assert slow.in_part

@@ -57,8 +57,8 @@ def test_a_step_may_have_a_loss_before_its_acknowledgement_and_one_after() -> No
 
 def test_an_acknowledgement_that_the_uninterrupted_run_never_gave_is_a_promise_as_well() -> None:
     stopped = killed(*losses(1, 3), ack(3), loss(4), loss(5), ack(5))
-    for alike, found in ((True, ["no-lost-ack"]), (False, [])):
-        known = a_baseline(alike=alike)
+    for count_steps, found in ((True, ["no-lost-ack"]), (False, [])):
+        known = a_baseline(acks_count_steps=count_steps)
         steps = history(stopped, ended(*losses(5, 10)))
         assert [f.invariant for f in judge(steps, known)] == found
         assert judge(history(stopped, ended(*losses(6, 10))), known) == []
